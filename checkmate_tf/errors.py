@@ -1,0 +1,68 @@
+"""Typed errors: each message says what was given, what was wrong and what to do.
+
+Every error that the package raises on purpose derives from `CheckmateError`.
+"""
+
+from __future__ import annotations
+
+
+class CheckmateError(Exception):
+    """Base of all errors raised on purpose by checkmate_tf."""
+
+
+class BudgetError(CheckmateError, ValueError):
+    """A budget that cannot be parsed."""
+
+
+class InfeasibleBudgetError(CheckmateError):
+    """No schedule fits the budget, or none was found.
+
+    Attributes
+    ----------
+    budget_bytes : int
+        What was asked.
+    minimum_bytes : int
+        The least budget for which a schedule is known to exist.
+    proven : bool
+        True if `budget_bytes` is provably too small (below the working set of one operation, or by the relaxation).
+    """
+
+    def __init__(self, message: str, budget_bytes: int, minimum_bytes: int, proven: bool) -> None:
+        super().__init__(message)
+        self.budget_bytes, self.minimum_bytes, self.proven = budget_bytes, minimum_bytes, proven
+
+
+class GraphError(CheckmateError, ValueError):
+    """A graph that is not well formed: order, sizes or costs."""
+
+
+class PlanError(CheckmateError, ValueError):
+    """A plan that uses a value that is not in memory, or leaves a node uncomputed."""
+
+
+class StrategyError(CheckmateError, ValueError):
+    """A strategy that does not exist, or does not serve this graph."""
+
+
+class ModelError(CheckmateError):
+    """A model that is not ready: not built, not compiled, or spread over devices."""
+
+
+class BatchSizeError(CheckmateError, ValueError):
+    """No batch size was given, or a batch is larger than the one planned for."""
+
+
+class DynamicShapeError(CheckmateError):
+    """A tensor whose size cannot be known from the batch size."""
+
+
+class TraceError(CheckmateError):
+    """A training step that cannot be traced into a graph."""
+
+
+class CostError(CheckmateError):
+    """Costs that are missing, negative or not a number."""
+
+
+class JitCompileError(CheckmateError):
+    """The model asks for XLA, which removes recomputation."""

@@ -1,0 +1,129 @@
+"""The data-flow graph that schedules are made for (Checkmate, section 4.1). Knows nothing of TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import CostError, GraphError
+
+__all__ = ["BACKWARD", "FORWARD", "LOSS", "Graph"]
+
+FORWARD, LOSS, BACKWARD = 0, 1, 2
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Nodes in the order in which they are first computed, each with a cost and the bytes of its value.
+
+    Parameters
+    ----------
+    name : str
+    names : sequence of n str
+    kinds : (n,) int
+        `FORWARD`, `LOSS` or `BACKWARD`.
+    costs : (n,) float
+        C_i, in `cost_unit`; finite and not negative.
+    sizes : (n,) int
+        M_i, bytes of the value of node i.
+    inputs : sequence of n sequences of int
+        Indices of the values that node i reads, each below i. Duplicates are dropped.
+    constant_bytes : int
+        Resident throughout: inputs, parameters, optimizer slots.
+    workspace : (n,) int, optional
+        Bytes held only while node i is computed, beyond its inputs and its value. Default 0.
+    recompute_until : (n,) int, optional
+        Node i may be computed again in stages t < recompute_until[i] (0-based); 0 for a node that must run once
+        (stateful). Default n: Checkmate's own assumption, every node at any time.
+    cost_unit : str
+
+    Raises
+    ------
+    GraphError
+        If lengths differ, an input is not below its node, or a size is negative.
+    CostError
+        If a cost is negative or not finite.
+    """
+
+    name: str
+    names: Sequence[str]
+    kinds: NDArray[np.int8]
+    costs: NDArray[np.float64]
+    sizes: NDArray[np.int64]
+    inputs: Sequence[Sequence[int]]
+    constant_bytes: int = 0
+    workspace: NDArray[np.int64] | None = None
+    recompute_until: NDArray[np.int64] | None = None
+    cost_unit: str = "us"
+    users: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        n = len(self.names)
+        put = lambda key, value: object.__setattr__(self, key, value)  # noqa: E731 - the one way to normalise a frozen value
+        put("names", tuple(self.names))
+        put("inputs", tuple(tuple(sorted(set(map(int, row)))) for row in self.inputs))
+        put("kinds", _column(self.kinds, np.int8))
+        put("costs", _column(self.costs, np.float64))
+        put("sizes", _column(self.sizes, np.int64))
+        put("workspace", _column(np.zeros(n) if self.workspace is None else self.workspace, np.int64))
+        put(
+            "recompute_until",
+            _column(np.full(n, n) if self.recompute_until is None else self.recompute_until, np.int64),
+        )
+        for key in ("inputs", "kinds", "costs", "sizes", "workspace", "recompute_until"):
+            if len(getattr(self, key)) != n:
+                raise GraphError(f"graph {self.name!r}: {key} has {len(getattr(self, key))} entries for {n} nodes")
+        users: list[list[int]] = [[] for _ in range(n)]
+        for j, row in enumerate(self.inputs):
+            for i in row:
+                if not 0 <= i < j:
+                    raise GraphError(
+                        f"graph {self.name!r}: node {j} ({self.names[j]}) reads node {i}, which is not before it"
+                    )
+                users[i].append(j)
+        put("users", tuple(map(tuple, users)))
+        bad = np.flatnonzero(~np.isfinite(self.costs) | (self.costs < 0))
+        if bad.size:
+            i = int(bad[0])
+            raise CostError(
+                f"graph {self.name!r}: the cost of node {i} ({self.names[i]}) is {self.costs[i]}; costs must be finite and "
+                'not negative: profile again (delete the cached profile) or use costs="flops"'
+            )
+        for key in ("sizes", "workspace"):
+            if (getattr(self, key) < 0).any():
+                raise GraphError(f"graph {self.name!r}: {key} holds a negative number of bytes")
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def edges(self) -> list[tuple[int, int]]:
+        """All (i, j): node j reads the value of node i."""
+        return [(i, j) for j, row in enumerate(self.inputs) for i in row]
+
+    @cached_property
+    def working_set(self) -> NDArray[np.int64]:
+        """(n,) bytes that computing node t needs at least: its value, its workspace and its inputs (W_t, constants left out)."""
+        needs = self.sizes + self.workspace
+        for t, row in enumerate(self.inputs):
+            needs[t] += sum(int(self.sizes[i]) for i in row)
+        return needs
+
+    @property
+    def base_cost(self) -> float:
+        """Cost of computing every node once."""
+        return float(self.costs.sum())
+
+    def with_costs(self, costs: NDArray[np.float64], unit: str) -> Graph:
+        """The same graph with other costs."""
+        return replace(self, costs=costs, cost_unit=unit)
+
+
+def _column(values: object, dtype: type) -> NDArray:
+    column = np.array(values, dtype=dtype)
+    column.setflags(write=False)
+    return column

@@ -1,0 +1,101 @@
+"""Bytes as people write them: `"1.5GB"` is 1.5e9 bytes, `"512MiB"` is 512 * 2**20, `0.5` a fraction, `"auto"` the device."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from numbers import Integral, Real
+
+from .errors import BudgetError
+
+__all__ = ["Budget", "format_bytes", "parse_budget"]
+
+_UNITS = {"": 1, "b": 1}
+for _power, _letter in enumerate("kmgt", start=1):
+    _UNITS[f"{_letter}b"] = _UNITS[_letter] = 1000**_power
+    _UNITS[f"{_letter}ib"] = 1024**_power
+
+_HELP = 'give bytes (700_000_000), a size ("700MB", "1.5GiB"), a fraction of the peak without rematerialization (0.6 or "60%"), or "auto"'
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What the user asked: exactly one of a size, a fraction of the no-remat peak, or the device's limit.
+
+    Attributes
+    ----------
+    size_bytes : int or None
+    fraction : float or None
+        In (0, 1].
+    auto : bool
+    """
+
+    size_bytes: int | None = None
+    fraction: float | None = None
+    auto: bool = False
+
+    def __str__(self) -> str:
+        if self.auto:
+            return "auto"
+        return (
+            format_bytes(self.size_bytes) if self.size_bytes is not None else f"{self.fraction:.0%} of the plain peak"
+        )
+
+
+def parse_budget(value: object) -> Budget:
+    """Read a budget.
+
+    Parameters
+    ----------
+    value : int, float, str or Budget
+        An int, or a float above 1, is bytes; a float in (0, 1] a fraction; a string a number with a unit (decimal
+        `kB MB GB TB`, binary `KiB MiB GiB TiB`), a percentage, or `"auto"`.
+
+    Raises
+    ------
+    BudgetError
+        If it is none of these, or not positive.
+    """
+    if isinstance(value, Budget):
+        return value
+    if isinstance(value, bool) or value is None:
+        raise BudgetError(f"budget {value!r} is not a size; {_HELP}")
+    if isinstance(value, Integral):
+        return _sized(float(value), value)
+    if isinstance(value, Real):
+        return _fraction(float(value), value) if 0 < float(value) <= 1 else _sized(float(value), value)
+    if isinstance(value, str):
+        text = value.strip().lower().replace("_", "").replace(",", "")
+        if text == "auto":
+            return Budget(auto=True)
+        match = re.fullmatch(r"([0-9]*\.?[0-9]+(?:e[+]?[0-9]+)?)\s*([a-z]*|%)", text)
+        if match and match[2] == "%":
+            return _fraction(float(match[1]) / 100, value)
+        if match and match[2] in _UNITS:
+            number = float(match[1])
+            if match[2] == "" and "." in match[1] and 0 < number <= 1:
+                return _fraction(number, value)
+            return _sized(number * _UNITS[match[2]], value)
+    raise BudgetError(f"budget {value!r} cannot be read; {_HELP}")
+
+
+def _fraction(number: float, given: object) -> Budget:
+    if not 0 < number <= 1:
+        raise BudgetError(f"budget {given!r} is not a fraction between 0 and 1 of the plain peak; {_HELP}")
+    return Budget(fraction=number)
+
+
+def _sized(number: float, given: object) -> Budget:
+    if not math.isfinite(number) or number < 1:
+        raise BudgetError(f"budget {given!r} is not a positive number of bytes; {_HELP}")
+    return Budget(size_bytes=int(number))
+
+
+def format_bytes(size: float) -> str:
+    """Three significant digits in decimal units: `format_bytes(1_410_000_000) == "1.41 GB"`."""
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(size) >= 0.9995 * scale:
+            number = size / scale
+            return f"{number:.{max(0, 2 - int(math.log10(max(abs(number), 1))))}f} {unit}"
+    return f"{size:.0f} B"

@@ -1,0 +1,43 @@
+"""Packaging of checkmate_tf. Ranges are those the test suite was run with."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+setup(
+    name="checkmate-tf",
+    version="0.1.0",
+    description="Train Keras models under a hard memory budget: optimal tensor rematerialization with exact numbers",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_packages(include=["checkmate_tf", "checkmate_tf.*"]),
+    package_data={"checkmate_tf": ["py.typed"]},
+    install_requires=[
+        "tensorflow>=2.16,<2.22",
+        "keras>=3.10,<3.16",
+        "gurobipy>=12,<14",
+        "numpy>=1.26,<3",
+        "pandas>=2.2,<4",
+        "scipy>=1.13,<2",
+        "ortools>=9.12,<10",
+        "networkx>=3.2,<4",
+        "numba>=0.61,<1",
+        "matplotlib>=3.8,<4",
+        "rich>=13,<16",
+        "typer>=0.12,<1",
+        "platformdirs>=4,<5",
+    ],
+    extras_require={
+        "demo": ["scikit-learn>=1.4,<2"],
+        "test": [
+            "pytest>=8,<10",
+            "hypothesis>=6.100,<7",
+            "ruff>=0.9,<1",
+            "mypy>=1.14,<3",
+            "scikit-learn>=1.4,<2",
+        ],
+    },
+    entry_points={"console_scripts": ["checkmate-tf=checkmate_tf.cli:main"]},
+)

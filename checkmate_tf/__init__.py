@@ -9,7 +9,7 @@ Importing the package imports neither TensorFlow nor a solver: names below load 
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 __version__ = "0.1.0"
 
@@ -41,9 +41,6 @@ _ERRORS = (
 _LAZY.update(dict.fromkeys(_ERRORS, "errors"))
 
 __all__ = sorted(_LAZY)
-
-if TYPE_CHECKING:
-    from .execute.keras import compile, gradient_function, restore  # noqa: A004
 
 
 def __getattr__(name: str) -> Any:

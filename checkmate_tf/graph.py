@@ -56,8 +56,8 @@ class Graph:
     sizes: NDArray[np.int64]
     inputs: Sequence[Sequence[int]]
     constant_bytes: int = 0
-    workspace: NDArray[np.int64] | None = None
-    recompute_until: NDArray[np.int64] | None = None
+    workspace: NDArray[np.int64] = None  # type: ignore[assignment]
+    recompute_until: NDArray[np.int64] = None  # type: ignore[assignment]
     cost_unit: str = "us"
     users: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
 
@@ -90,8 +90,8 @@ class Graph:
         if bad.size:
             i = int(bad[0])
             raise CostError(
-                f"graph {self.name!r}: the cost of node {i} ({self.names[i]}) is {self.costs[i]}; costs must be finite and "
-                'not negative: profile again (delete the cached profile) or use costs="flops"'
+                f"graph {self.name!r}: the cost of node {i} ({self.names[i]}) is {self.costs[i]}; costs must be finite "
+                'and not negative: profile again (delete the cached profile) or use costs="flops"'
             )
         for key in ("sizes", "workspace"):
             if (getattr(self, key) < 0).any():
@@ -107,7 +107,7 @@ class Graph:
 
     @cached_property
     def working_set(self) -> NDArray[np.int64]:
-        """(n,) bytes that computing node t needs at least: its value, its workspace and its inputs (W_t, constants left out)."""
+        """(n,) bytes that computing node t needs at least (W_t): its value, workspace and inputs; constants left out."""
         needs = self.sizes + self.workspace
         for t, row in enumerate(self.inputs):
             needs[t] += sum(int(self.sizes[i]) for i in row)
@@ -124,6 +124,6 @@ class Graph:
 
 
 def _column(values: object, dtype: type) -> NDArray:
-    column = np.array(values, dtype=dtype)
+    column: NDArray = np.array(values, dtype=dtype)
     column.setflags(write=False)
     return column

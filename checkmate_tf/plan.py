@@ -11,7 +11,7 @@ code motion of section 4.7.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -166,8 +166,8 @@ def evaluate(graph: Graph, plan: Plan) -> Evaluation:
     holder: dict[int, int] = {}
     ready: set[int] = set()
     counts = np.zeros(n, dtype=np.int64)
-    sizes, workspace = graph.sizes.tolist(), graph.workspace.tolist()  # type: ignore[union-attr]
-    until = graph.recompute_until.tolist()  # type: ignore[union-attr]
+    sizes, workspace = graph.sizes.tolist(), graph.workspace.tolist()
+    until = graph.recompute_until.tolist()
     live = graph.constant_bytes
     memory: list[int] = []
     cost, peak, peak_node, stage = 0.0, live, 0, 0
@@ -205,8 +205,3 @@ def evaluate(graph: Graph, plan: Plan) -> Evaluation:
     if missing.size:
         raise PlanError(f"{graph.names[int(missing[0])]} is never computed")
     return Evaluation(cost, graph.base_cost, int(peak), peak_node, np.array(memory, dtype=np.int64), counts)
-
-
-def check_sequence(graph: Graph, sequence: Sequence[int]) -> Evaluation:
-    """Lower and evaluate in one go."""
-    return evaluate(graph, plan_from_sequence(graph, sequence))

@@ -1,4 +1,4 @@
-"""Bytes as people write them: `"1.5GB"` is 1.5e9 bytes, `"512MiB"` is 512 * 2**20, `0.5` a fraction, `"auto"` the device."""
+"""Bytes as people write them: `"1.5GB"`, `"512MiB"`, `0.5` of the plain peak, `"auto"` for the device's limit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ for _power, _letter in enumerate("kmgt", start=1):
     _UNITS[f"{_letter}b"] = _UNITS[_letter] = 1000**_power
     _UNITS[f"{_letter}ib"] = 1024**_power
 
-_HELP = 'give bytes (700_000_000), a size ("700MB", "1.5GiB"), a fraction of the peak without rematerialization (0.6 or "60%"), or "auto"'
+_HELP = (
+    'give bytes (700_000_000), a size ("700MB", "1.5GiB"), a fraction of the peak without rematerialization '
+    '(0.6 or "60%"), or "auto"'
+)
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ class Graph:
 
     @cached_property
     def working_set(self) -> NDArray[np.int64]:
-        """(n,) bytes that computing node t needs at least (W_t): its value, workspace and inputs; constants left out."""
+        """(n,) bytes that computing node t needs at least (W_t): value, workspace, inputs; constants left out."""
         needs = self.sizes + self.workspace
         for t, row in enumerate(self.inputs):
             needs[t] += sum(int(self.sizes[i]) for i in row)

@@ -1,0 +1,105 @@
+"""Measured times on disk, as readable JSON: one file for each device, TensorFlow version and thread setting.
+
+The folder is the user's cache (`platformdirs`), or what `CHECKMATE_TF_CACHE` names; an empty string there turns the
+cache off. What is read is never trusted: entries that are not finite, positive and of a plausible size are dropped. A
+cache that cannot be read or written is a warning, not an error.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+__all__ = ["cache_folder", "cache_path", "load", "save"]
+
+MAX_FILE_BYTES = 32 << 20
+MAX_ENTRIES = 50_000
+MAX_KEY = 4_000
+MAX_US = 3.6e9  # an hour
+_FORMAT = 1
+_log = logging.getLogger(__name__)
+
+
+def cache_folder() -> Path | None:
+    """Folder of the cache files; None if the cache is turned off."""
+    override = os.environ.get("CHECKMATE_TF_CACHE")
+    if override is not None:
+        return Path(override) if override else None
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("checkmate-tf"))
+
+
+def cache_path(setting: str) -> Path | None:
+    """File for a setting, e.g. device, versions and threads in words."""
+    folder = cache_folder()
+    return None if folder is None else folder / (re.sub(r"[^A-Za-z0-9.]+", "-", setting).strip("-")[:150] + ".json")
+
+
+def load(path: Path | None) -> dict[str, float]:
+    """Microseconds by signature; empty if there is no such file or it cannot be used."""
+    if path is None:
+        return {}
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise ValueError(f"larger than {MAX_FILE_BYTES} bytes")
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict) or content.get("format") != _FORMAT or not isinstance(content.get("us"), dict):
+            raise ValueError("not a profile of this version")
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        _log.warning("the profile cache %s is not used: %s", path, error)
+        return {}
+    entries = {key: value for key, value in content["us"].items() if _plausible(key, value)}
+    if len(entries) < len(content["us"]):
+        _log.warning("the profile cache %s holds %d bad entries", path, len(content["us"]) - len(entries))
+    return dict(list(entries.items())[-MAX_ENTRIES:])
+
+
+def save(path: Path | None, measured: Mapping[str, float]) -> bool:
+    """Add entries to a file, atomically, keeping what another process wrote meanwhile.
+
+    Returns
+    -------
+    bool
+        False if the file could not be written (a warning says why).
+    """
+    fresh = {key: float(value) for key, value in measured.items() if _plausible(key, value)}
+    if path is None or not fresh:
+        return False
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        merged = load(path)
+        for key in fresh:
+            merged.pop(key, None)  # rewritten entries move to the end, so that the oldest go first
+        merged |= fresh
+        content = {"format": _FORMAT, "unit": "us", "us": dict(list(merged.items())[-MAX_ENTRIES:])}
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem[:40], suffix=".tmp")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=0)
+        os.replace(temporary, path)
+    except OSError as error:
+        _log.warning("the profile could not be cached in %s: %s", path, error)
+        if temporary is not None and os.path.exists(temporary):
+            os.unlink(temporary)
+        return False
+    return True
+
+
+def _plausible(key: object, value: object) -> bool:
+    return (
+        isinstance(key, str)
+        and len(key) <= MAX_KEY
+        and isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and 0 < value <= MAX_US
+    )

@@ -1,0 +1,92 @@
+"""Operations that call functions (loops, branches, partitioned calls): totals over their bodies, and trip counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+__all__ = ["called_graphs", "call_total", "trip_count"]
+
+
+def called_graphs(op: Any) -> list[Any]:
+    """FuncGraphs of the functions that an operation calls; those that cannot be found are left out."""
+    from .eager import function_graph
+
+    names = [attr.name for attr in op.op_def.attr if attr.type == "func"]
+    return [graph for name in names if (graph := function_graph(op, name)) is not None]
+
+
+def call_total(op: Any, measure: Callable[[Any, int], float], unknown_dim: int = 1) -> float:
+    """Sum of a quantity over the functions that an operation calls.
+
+    Parameters
+    ----------
+    op : tf.Operation
+    measure : callable(op, unknown_dim) -> float
+    unknown_dim : int
+        Used where the caller's own inputs do not tell what an unknown dimension of the body is.
+
+    Returns
+    -------
+    float
+        Loops: body and condition times `trip_count`, or once; branches: the dearest one; calls: the function.
+    """
+    totals = []
+    for graph in called_graphs(op):
+        unknown = _batch_of(op, graph, unknown_dim)
+        totals.append(sum(measure(inner, unknown) for inner in graph.get_operations()))
+    if "While" in op.type:
+        return sum(totals) * (trip_count(op) or 1)
+    return max(totals, default=0.0)
+
+
+def _batch_of(op: Any, graph: Any, default: int) -> int:
+    """What `None` means inside: the size that the caller's inputs have where the body's do not, the commonest one."""
+    outer_inputs = list(op.inputs)[-len(graph.inputs) :] if graph.inputs else []
+    seen: Counter[int] = Counter()
+    for outer, inner in zip(outer_inputs, graph.inputs, strict=False):
+        if outer.shape.rank is not None and outer.shape.rank == inner.shape.rank:
+            pairs = zip(outer.shape.as_list(), inner.shape.as_list(), strict=True)
+            seen.update(o for o, i in pairs if i is None and o is not None)
+    return seen.most_common(1)[0][0] if seen else default
+
+
+def trip_count(op: Any, values: Callable[[Any], np.ndarray | None] | None = None) -> int | None:
+    """Iterations of a While, if its condition bounds a counter by a value known from constants and static shapes.
+
+    The condition is searched for `Less` between integer scalars; a gradient loop, bounded by the counter of its forward
+    loop, takes that loop's count. The least bound found is the answer: an upper bound if the loop may leave early.
+
+    Returns
+    -------
+    int or None
+        None if no bound is known.
+    """
+    from .eager import function_graph
+    from .values import StaticValues
+
+    condition = function_graph(op, "cond") if "While" in op.type else None
+    if condition is None:
+        return None
+    values = values or StaticValues()
+    place = {id(t): i for i, t in enumerate(condition.inputs)}
+
+    def known(tensor: Any) -> int | None:
+        while tensor.op.type == "Identity":
+            tensor = tensor.op.inputs[0]
+        outer = op.inputs[place[id(tensor)]] if id(tensor) in place else tensor
+        value = values(outer)
+        if value is None:
+            return trip_count(outer.op, values) if "While" in outer.op.type else None
+        return int(value) if np.ndim(value) == 0 else None
+
+    bounds = []
+    for test in condition.get_operations():
+        if test.type == "Less" and test.inputs[0].dtype.is_integer and test.inputs[0].shape.rank == 0:
+            limit, start = known(test.inputs[1]), known(test.inputs[0])
+            if limit is not None and limit >= 0:
+                bounds.append(max(0, limit - (start or 0)))
+    return min(bounds) if bounds else None

@@ -1,0 +1,87 @@
+"""Run one operation of a graph alone, eagerly, with the attributes that it has in the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context, execute
+from tensorflow.python.ops import handle_data_util
+
+__all__ = ["RUN_ERRORS", "call_attributes", "function_graph", "handle_shape_dtype", "run_op"]
+
+#: What running an operation in isolation may raise when its inputs cannot be fabricated or memory runs out.
+RUN_ERRORS = (
+    tf.errors.OpError,
+    TypeError,
+    ValueError,
+    RuntimeError,
+    NotImplementedError,
+    MemoryError,
+    AttributeError,
+    KeyError,
+    IndexError,
+)
+
+
+def call_attributes(op: tf.Operation) -> tuple[Any, ...]:
+    """Attributes of an operation, flat (name, value, name, value ...) as `execute` takes them."""
+    flat: list[Any] = []
+    for attr in op.op_def.attr:
+        flat += [attr.name, _plain(attr.type, op.get_attr(attr.name))]
+    return tuple(flat)
+
+
+def _plain(kind: str, value: Any) -> Any:
+    if kind == "type":
+        return tf.as_dtype(value).as_datatype_enum
+    if kind == "list(type)":
+        return [tf.as_dtype(v).as_datatype_enum for v in value]
+    if kind == "shape":
+        return _shape(value)
+    if kind == "list(shape)":
+        return [_shape(v) for v in value]
+    return value
+
+
+def _shape(proto: Any) -> list[int | None] | None:
+    shape = tf.TensorShape(proto)
+    return None if shape.rank is None else shape.as_list()
+
+
+def run_op(op: tf.Operation, inputs: Sequence[Any], attributes: tuple[Any, ...] | None = None) -> list[Any]:
+    """Run an operation eagerly on given inputs.
+
+    Parameters
+    ----------
+    op : tf.Operation
+        Of any graph; its functions must be known to the eager context, as those of a traced function are.
+    inputs : sequence of eager tensors, one for each data input
+    attributes : tuple, optional
+        From `call_attributes`, to spare working them out again.
+
+    Returns
+    -------
+    list of eager tensors
+    """
+    attrs = call_attributes(op) if attributes is None else attributes
+    return execute.execute(op.type, len(op.outputs), list(inputs), attrs, context.context())
+
+
+def function_graph(op: tf.Operation, attribute: str) -> Any | None:
+    """The FuncGraph that a function attribute (`body`, `cond`, `f` ...) names, or None if it cannot be found."""
+    try:
+        function = op.graph._get_function(op.get_attr(attribute).name)
+        return None if function is None else function.graph
+    except RUN_ERRORS:
+        return None
+
+
+def handle_shape_dtype(tensor: Any) -> tuple[list[int], tf.DType] | None:
+    """Shape and dtype of the variable behind a resource handle, if the graph knows them in full."""
+    data = handle_data_util.get_resource_handle_data(tensor)
+    if data is None or not data.is_set or len(data.shape_and_type) != 1:
+        return None
+    shape = tf.TensorShape(data.shape_and_type[0].shape)
+    return (shape.as_list(), tf.as_dtype(data.shape_and_type[0].dtype)) if shape.is_fully_defined() else None

@@ -1,0 +1,256 @@
+"""Floating-point operations of a tf.Operation, from its static shapes.
+
+A multiply-add is two. Counted exactly: convolutions, matrix products, contractions, reductions, pooling. Elementwise
+operations count one an element, a quotient or root included, and `TRANSCENDENTAL` for exp, tanh, erf and their kind
+(the figure of a polynomial approximation, not of any one library). Operations that only move data (transpose, pad,
+gather, tile, cast) count one for each element written, views and shape arithmetic nothing, and an unknown operation one
+for each element of its outputs.
+
+**What this does badly.** It says that an elementwise operation costs almost nothing beside a convolution; in truth both
+wait for memory. On a CPU, a batch normalisation of 0.1% of the FLOPs may take a third of the step. Prefer `profile`, or
+`roofline` where nothing can be run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .sizes import OPAQUE, dims, elements, output_elements
+
+__all__ = ["CALLS", "SOURCES", "TRANSCENDENTAL", "VIEWS", "op_cost_flops", "op_flops", "words"]
+
+TRANSCENDENTAL = 8
+
+
+def words(text: str) -> frozenset[str]:
+    """A set of names from one string."""
+    return frozenset(text.split())
+
+
+#: Values that exist before the step or cost nothing to name.
+SOURCES = words("Const Placeholder PlaceholderWithDefault NoOp VarHandleOp")
+#: The same bytes under another shape, and reads that share the variable's buffer.
+VIEWS = SOURCES | words(
+    "Identity IdentityN Reshape Squeeze ExpandDims StopGradient PreventGradient ReadVariableOp AssignVariableOp "
+    "EnsureShape CheckNumerics Snapshot Bitcast OptimizationBarrier"
+)
+_SHAPE_OPS = words(
+    "Shape ShapeN Size Rank VariableShape BroadcastGradientArgs BroadcastArgs InvertPermutation ConcatOffset "
+    "StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg StatelessRandomGetAlg EmptyTensorList Assert "
+    "TensorListReserve TensorListFromTensor TensorListGetItem TensorListSetItem TensorListPushBack "
+    "TensorListPopBack TensorListLength TensorListElementShape"
+)
+CALLS = words("While StatelessWhile If StatelessIf Case StatelessCase PartitionedCall StatefulPartitionedCall")
+
+# FLOPs for each element of the (first) output.
+_PER_OUTPUT: dict[str, float] = dict.fromkeys(
+    words(
+        "Exp Expm1 Log Log1p Tanh Sigmoid Erf Erfc Erfinv Sin Cos Tan Asin Acos Atan Atan2 Sinh Cosh Asinh Acosh "
+        "Atanh Pow Softplus Elu Selu Lgamma Digamma Xlogy Xlog1py Ndtri"
+    ),
+    TRANSCENDENTAL,
+)
+_PER_OUTPUT |= {"SquaredDifference": 2, "DivNoNan": 1, "Relu6": 2, "LeakyRelu": 2, "FloorMod": 2}
+_PER_OUTPUT |= {"SigmoidGrad": 3, "TanhGrad": 3, "SqrtGrad": 2, "RsqrtGrad": 4, "InvGrad": 3, "ReciprocalGrad": 3}
+_PER_OUTPUT |= {"ReluGrad": 1, "Relu6Grad": 2, "LeakyReluGrad": 2, "EluGrad": 3, "SeluGrad": 3}
+_PER_OUTPUT |= {"SoftplusGrad": TRANSCENDENTAL + 2, "SoftsignGrad": 4, "Softsign": 3}
+_PER_OUTPUT |= {"Softmax": TRANSCENDENTAL + 4, "LogSoftmax": TRANSCENDENTAL + 4}  # max, subtract, exp, sum, divide
+_PER_OUTPUT |= dict.fromkeys(
+    words("RandomUniform RandomUniformInt StatelessRandomUniform StatelessRandomUniformV2"), 10
+)
+_PER_OUTPUT |= dict.fromkeys(["StatelessRandomUniformInt", "StatelessRandomUniformIntV2"], 10)
+_PER_OUTPUT |= dict.fromkeys(
+    words(
+        "RandomStandardNormal TruncatedNormal StatelessRandomNormal StatelessRandomNormalV2 StatelessTruncatedNormal "
+        "StatelessTruncatedNormalV2"
+    ),
+    10 + 2 * TRANSCENDENTAL,
+)
+_PER_OUTPUT |= {"ResizeBilinear": 7, "ResizeBicubic": 30}
+
+# FLOPs for each element of one input: (which input, how many).
+_PER_INPUT: dict[str, tuple[int, float]] = dict.fromkeys(
+    words(
+        "Sum Prod Max Min Any All ArgMax ArgMin EuclideanNorm BiasAddGrad Cumsum Cumprod L2Loss UnsortedSegmentSum "
+        "UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd SegmentSum SparseSegmentSum"
+    ),
+    (0, 1),
+)
+_PER_INPUT |= dict.fromkeys(
+    ["SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits"], (0, TRANSCENDENTAL + 6)
+)
+_PER_INPUT |= dict.fromkeys(["AssignAddVariableOp", "AssignSubVariableOp"], (1, 1))
+_PER_INPUT |= dict.fromkeys(words("ResourceScatterAdd ResourceScatterSub ResourceScatterUpdate ScatterNd"), (-1, 1))
+_PER_INPUT |= dict.fromkeys(["TensorScatterUpdate", "TensorScatterAdd", "TensorScatterSub"], (2, 1))
+_PER_INPUT |= {"ScatterNd": (1, 1), "ResizeBilinearGrad": (0, 7), "MaxPoolGradWithArgmax": (1, 1)}
+
+_APPLY = 8  # FLOPs an element of a fused optimizer update, between 2 (gradient descent) and 12 (Adam)
+
+
+def op_flops(op: Any, unknown_dim: int = 1) -> float:
+    """FLOPs of running an operation once.
+
+    Loops count the body and the condition times the number of iterations, where that follows from a constant bound
+    (`maximum_iterations`), else once. Branches count the dearest branch.
+
+    Parameters
+    ----------
+    op : tf.Operation
+    unknown_dim : int
+        What an unknown dimension is taken to be.
+
+    Returns
+    -------
+    float
+        Finite and not negative.
+    """
+    kind = op.type
+    if kind in VIEWS or kind in _SHAPE_OPS:
+        return 0.0
+    if kind.startswith("ResourceApply"):
+        return float(_APPLY * max(output_elements(t, unknown_dim) for t in op.inputs))
+    if kind in CALLS:
+        from .calls import call_total
+
+        return call_total(op, op_flops, unknown_dim)
+    if kind in _RULES:
+        flops = _RULES[kind](op, unknown_dim)
+        if flops is not None:
+            return float(flops)
+    if kind in _PER_INPUT:
+        index, each = _PER_INPUT[kind]
+        return float(each * output_elements(op.inputs[index], unknown_dim))
+    if kind in _PER_OUTPUT:
+        return float(_PER_OUTPUT[kind] * output_elements(op.outputs[0], unknown_dim))
+    return float(sum(output_elements(t, unknown_dim) for t in op.outputs if t.dtype.name not in OPAQUE))
+
+
+def op_cost_flops(ops: Iterable[Any]) -> NDArray[np.float64]:
+    """(len(ops),) FLOPs of each operation."""
+    return np.array([op_flops(op) for op in ops], dtype=np.float64)
+
+
+# Rules that need more than a count: each returns None where a shape that it needs is unknown. ---------------------
+
+
+def _conv(op: Any, unknown: int) -> float | None:
+    kernel = dims(op.inputs[1], unknown)  # (spatial..., channels of a group, out channels)
+    return None if kernel is None else 2 * output_elements(op.outputs[0], unknown) * math.prod(kernel[:-1])
+
+
+def _conv_input(op: Any, unknown: int) -> float | None:
+    kernel, grad = dims(op.inputs[1], unknown), elements(op.inputs[2], unknown)
+    return None if kernel is None or grad is None else 2 * grad * math.prod(kernel[:-1])
+
+
+def _conv_filter(op: Any, unknown: int) -> float | None:
+    kernel, grad = dims(op.outputs[0], unknown), elements(op.inputs[2], unknown)
+    return None if kernel is None or grad is None else 2 * grad * math.prod(kernel[:-1])
+
+
+def _depthwise(op: Any, unknown: int) -> float | None:
+    kernel = dims(op.inputs[1], unknown)  # (height, width, channels, multiplier)
+    return None if kernel is None else 2 * output_elements(op.outputs[0], unknown) * math.prod(kernel[:2])
+
+
+def _depthwise_input(op: Any, unknown: int) -> float | None:
+    kernel, grad = dims(op.inputs[1], unknown), elements(op.inputs[2], unknown)
+    return None if kernel is None or grad is None else 2 * grad * math.prod(kernel[:2])
+
+
+def _depthwise_filter(op: Any, unknown: int) -> float | None:
+    kernel, grad = dims(op.outputs[0], unknown), elements(op.inputs[2], unknown)
+    return None if kernel is None or grad is None else 2 * grad * math.prod(kernel[:2])
+
+
+def _matmul(op: Any, unknown: int) -> float | None:
+    left = dims(op.inputs[0], unknown)
+    if left is None:
+        return None
+    flag = "transpose_a" if op.type in ("MatMul", "SparseMatMul") else "adj_x"
+    return 2 * output_elements(op.outputs[0], unknown) * left[-2 if op.get_attr(flag) else -1]
+
+
+def _einsum(op: Any, unknown: int) -> float | None:
+    equation = op.get_attr("equation")
+    text = equation.decode() if isinstance(equation, bytes) else equation
+    sizes: dict[str, int] = {}
+    broadcast: tuple[int, ...] = ()
+    for labels, tensor in zip(text.split("->")[0].split(","), op.inputs, strict=True):
+        shape = dims(tensor, unknown)
+        if shape is None:
+            return None
+        before, dots, after = labels.strip().partition("...")
+        covered = len(shape) - len(before) - len(after)
+        middle = shape[len(before) : len(before) + covered] if dots else ()
+        width = max(len(middle), len(broadcast))
+        pad = lambda s: (1,) * (width - len(s)) + tuple(s)  # noqa: E731, B023 - used at once
+        broadcast = tuple(map(max, pad(middle), pad(broadcast)))
+        named = list(zip(before, shape, strict=False)) + list(zip(after[::-1], shape[::-1], strict=False))
+        for label, size in named:
+            sizes[label] = max(size, sizes.get(label, 1))
+    points = math.prod(sizes.values()) * math.prod(broadcast)
+    return (2 if len(op.inputs) > 1 else 1) * points
+
+
+def _batch_norm(op: Any, unknown: int) -> float:
+    # mean 1, variance 3, scale and shift 2
+    return (6 if op.get_attr("is_training") else 2) * output_elements(op.outputs[0], unknown)
+
+
+def _batch_norm_grad(op: Any, unknown: int) -> float:
+    # d_offset 1, normalised input 2, d_scale 2; then d_input 4, or 1 with fixed statistics
+    return (9 if op.get_attr("is_training") else 6) * output_elements(op.outputs[0], unknown)
+
+
+def _pool(op: Any, unknown: int) -> float:
+    return math.prod(op.get_attr("ksize")) * output_elements(op.outputs[0], unknown)
+
+
+def _pool_grad(op: Any, unknown: int) -> float:
+    # one comparison (max) or addition (average) for each place of the window of each incoming gradient
+    grad = op.inputs[2 if op.type.startswith("MaxPool") else 1]
+    return math.prod(op.get_attr("ksize")) * output_elements(grad, unknown)
+
+
+def _mean(op: Any, unknown: int) -> float:
+    return output_elements(op.inputs[0], unknown) + output_elements(op.outputs[0], unknown)
+
+
+def _add_n(op: Any, unknown: int) -> float:
+    return (len(op.inputs) - 1) * output_elements(op.outputs[0], unknown)
+
+
+def _fft(op: Any, unknown: int) -> float:
+    points = max(output_elements(op.inputs[0], unknown), output_elements(op.outputs[0], unknown))
+    return 5 * points * math.log2(max(points, 2))
+
+
+_RULES: dict[str, Callable[[Any, int], float | None]] = {
+    "Conv2D": _conv,
+    "Conv3D": _conv,
+    "Conv2DBackpropInput": _conv_input,
+    "Conv3DBackpropInputV2": _conv_input,
+    "Conv2DBackpropFilter": _conv_filter,
+    "Conv3DBackpropFilterV2": _conv_filter,
+    "DepthwiseConv2dNative": _depthwise,
+    "DepthwiseConv2dNativeBackpropInput": _depthwise_input,
+    "DepthwiseConv2dNativeBackpropFilter": _depthwise_filter,
+    "MatMul": _matmul,
+    "BatchMatMul": _matmul,
+    "BatchMatMulV2": _matmul,
+    "BatchMatMulV3": _matmul,
+    "Einsum": _einsum,
+    "Mean": _mean,
+    "AddN": _add_n,
+}
+_RULES |= dict.fromkeys(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"), _batch_norm)
+_RULES |= dict.fromkeys(("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3"), _batch_norm_grad)
+_RULES |= dict.fromkeys(("MaxPool", "AvgPool", "MaxPool3D", "AvgPool3D", "MaxPoolWithArgmax"), _pool)
+_RULES |= dict.fromkeys(("MaxPoolGrad", "MaxPoolGradGrad", "MaxPool3DGrad", "AvgPoolGrad", "AvgPool3DGrad"), _pool_grad)
+_RULES |= dict.fromkeys(("FFT", "IFFT", "FFT2D", "IFFT2D", "RFFT", "IRFFT", "RFFT2D", "IRFFT2D"), _fft)

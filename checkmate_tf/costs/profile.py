@@ -1,0 +1,300 @@
+"""Costs measured on this device, operation by operation.
+
+Operations with the same signature (`signature.py`) are timed once, eagerly, on fabricated inputs (`fabricate.py`): one
+run to warm up, then repetitions of which the median counts, less what calling an operation from Python takes. Results
+are kept on disk (`cache.py`). Operations whose tensors are all small get one fixed cost. What cannot be run alone, does
+not fit, or comes after the time budget is estimated by the roofline, with rates fitted to what was measured.
+
+**What this does badly.** Operations run alone: in a step, neighbours share caches, oneDNN fuses (Conv2D + BiasAdd), an
+elementwise operation may write into its dying input, and small operations overlap on several threads. Token ids are all
+zero, so a gather reads one cached row.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from . import cache as disk
+from .eager import RUN_ERRORS, call_attributes, run_op
+from .fabricate import Fabricator, may_run
+from .flops import CALLS, SOURCES, VIEWS, op_flops
+from .roofline import Rates, op_traffic_bytes, roofline_us
+from .signature import Signer
+from .sizes import num_bytes
+
+__all__ = ["SMALL_BYTES", "Profile", "profile", "profile_ops"]
+
+#: An operation is small if every input and output is below this.
+SMALL_BYTES = 16 << 10
+_MIN_SECONDS = 0.02
+_MAX_REPETITIONS = 200
+_log = logging.getLogger(__name__)
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Costs of operations, and where they come from.
+
+    Attributes
+    ----------
+    cost_us : (n,) float
+        Microseconds, finite and positive.
+    measured : (n,) bool
+        True if timed (now, or earlier and cached), or small; False if estimated.
+    seconds : float
+        What profiling took.
+    signatures : int
+        Different operations worth timing.
+    cache_hits : int
+        Those of them found in the cache.
+    rates : Rates
+        What this device reached on the operations measured.
+    """
+
+    cost_us: NDArray[np.float64]
+    measured: NDArray[np.bool_]
+    seconds: float
+    signatures: int
+    cache_hits: int
+    rates: Rates
+
+
+def profile_ops(ops: Sequence[tf.Operation], **options: object) -> NDArray[np.float64]:
+    """(len(ops),) microseconds of each operation on this device; options as for `profile`."""
+    return profile(ops, **options).cost_us  # type: ignore[arg-type]
+
+
+def profile(
+    ops: Sequence[tf.Operation],
+    *,
+    device: str | None = None,
+    progress: Progress | None = None,
+    cache: bool = True,
+    repetitions: int = 3,
+    time_budget: float = 30.0,
+    small_bytes: int = SMALL_BYTES,
+) -> Profile:
+    """Time operations of a graph with static shapes.
+
+    Parameters
+    ----------
+    ops : sequence of tf.Operation
+    device : str, optional
+        E.g. `"GPU:0"`. Default: the first GPU, else the CPU.
+    progress : callable(done, total, description), optional
+    cache : bool
+        Read and write the cache on disk.
+    repetitions : int
+        At least so many timed runs of a signature, and more up to 20 ms.
+    time_budget : float
+        Seconds after which the rest is estimated; the dearest are timed first.
+    small_bytes : int
+        Operations with no tensor of this many bytes are not timed.
+
+    Returns
+    -------
+    Profile
+        Never fails for one odd operation: what cannot be timed is estimated.
+    """
+    begin = time.perf_counter()
+    ops = list(ops)
+    with tf.init_scope(), tf.device(device or _default_device()):
+        signer = Signer()
+        groups, kind = _group(ops, signer, small_bytes)
+        path = disk.cache_path(_setting(device or _default_device())) if cache else None
+        known = disk.load(path)
+        timer = _Timer(repetitions, known)
+        times = {s: known[s] for s in groups if s in known}
+        hits = len(times)
+        first = {s: ops[rows[0]] for s, rows in groups.items()}
+        guess = Rates(op_us=timer.op_us)
+        todo = sorted(set(groups) - set(times), key=lambda s: -roofline_us(first[s], guess) * len(groups[s]))
+        fresh = dict(timer.fresh)
+        try:
+            for done, signature in enumerate(todo):
+                left = time_budget - (time.perf_counter() - begin)
+                if left <= 0:
+                    _log.info(
+                        "profiling stops after %.0f s; %d operations are estimated", time_budget, len(todo) - done
+                    )
+                    break
+                if progress is not None:
+                    progress(done, len(todo), first[signature].type)
+                cost = timer.time(first[signature], Fabricator(signer.values), left)
+                if cost is not None:
+                    times[signature] = fresh[signature] = cost
+        finally:  # an interrupt keeps what was measured
+            disk.save(path, fresh)
+        if progress is not None:
+            progress(len(todo), len(todo), "done")
+    estimate, rates = _fit(first, times, timer.op_us)
+    cost_us = np.where(kind == _SOURCE, 0.1 * timer.op_us, timer.op_us)
+    measured = kind != _LARGE
+    for signature, rows in groups.items():
+        cost_us[rows] = times[signature] if signature in times else estimate(first[signature])
+        measured[rows] = signature in times
+    seconds = time.perf_counter() - begin
+    _log.info("profiled %d signatures (%d cached) in %.1f s", len(groups), hits, seconds)
+    return Profile(cost_us, measured, seconds, len(groups), hits, rates)
+
+
+_SOURCE, _SMALL, _LARGE = 0, 1, 2
+
+
+def _group(ops: Sequence[tf.Operation], signer: Signer, small_bytes: int) -> tuple[dict[str, list[int]], NDArray]:
+    """Rows of the large operations by signature, and each operation's kind."""
+    groups: dict[str, list[int]] = defaultdict(list)
+    kind = np.full(len(ops), _SMALL)
+    for row, op in enumerate(ops):
+        if op.type in SOURCES:
+            kind[row] = _SOURCE
+        elif op.type in VIEWS:
+            continue
+        elif op.type in CALLS or any(num_bytes(t) >= small_bytes for t in (*op.inputs, *op.outputs)):
+            kind[row] = _LARGE
+            groups[signer(op)].append(row)
+    return dict(groups), kind
+
+
+class _Timer:
+    """Times operations, less the time of calling one from Python."""
+
+    def __init__(self, repetitions: int, known: dict[str, float]) -> None:
+        self.repetitions = max(1, repetitions)
+        self.fresh: dict[str, float] = {}
+        tiny = tf.ones(4)
+        with tf.Graph().as_default():
+            scalar = tf.compat.v1.placeholder(tf.float32, (4,))
+            add = tf.raw_ops.AddV2(x=scalar, y=scalar).op
+        self.call_us = self._median(add, [tiny, tiny], 1.0) or 10.0
+        self.op_us = known.get("an operation of a graph") or _graph_op_us()
+        if "an operation of a graph" not in known:
+            self.fresh["an operation of a graph"] = self.op_us
+
+    def time(self, op: tf.Operation, fabricator: Fabricator, seconds_left: float) -> float | None:
+        """Microseconds of an operation, or None if it cannot be run."""
+        try:
+            if not may_run(op):
+                raise ValueError("it has side effects, or calls a function that is not here")
+            us = self._median(op, fabricator.inputs_of(op), seconds_left)
+        except RUN_ERRORS as error:
+            _log.debug("%s (%s) is estimated: %s", op.name, op.type, error)
+            return None
+        return max(us - self.call_us, 0.0) + self.op_us
+
+    def _median(self, op: tf.Operation, inputs: list, seconds_left: float) -> float:
+        attributes = call_attributes(op)
+        start = time.perf_counter()
+        _wait(run_op(op, inputs, attributes))
+        warm = time.perf_counter() - start
+        samples: list[float] = []
+        spent = 0.0
+        while len(samples) < _MAX_REPETITIONS:
+            if len(samples) >= self.repetitions and spent >= _MIN_SECONDS:
+                break
+            if samples and spent + warm > max(seconds_left, _MIN_SECONDS):
+                break
+            start = time.perf_counter()
+            _wait(run_op(op, inputs, attributes))
+            samples.append(time.perf_counter() - start)
+            spent += samples[-1]
+        return 1e6 * float(np.median(samples))
+
+
+def _wait(outputs: list) -> None:
+    """Wait for a device that runs asynchronously; outputs are freed on return."""
+    if outputs and "GPU" in (getattr(outputs[0], "device", None) or ""):
+        tf.test.experimental.sync_devices()
+
+
+def _graph_op_us() -> float:
+    """Microseconds of one small operation inside a graph, from a chain of them."""
+    length = 300
+
+    @tf.function(autograph=False)
+    def chain(x: tf.Tensor) -> tf.Tensor:
+        for _ in range(length):
+            x = tf.sin(x)
+        return x
+
+    x = tf.ones(4)
+    chain(x)
+    samples = []
+    for _ in range(5):
+        start = time.perf_counter()
+        chain(x).numpy()
+        samples.append(time.perf_counter() - start)
+    return min(10.0, max(0.1, 1e6 * min(samples) / length))
+
+
+def _fit(
+    first: dict[str, tf.Operation], times: dict[str, float], op_us: float
+) -> tuple[Callable[[tf.Operation], float], Rates]:
+    """An estimator for what was not measured: the roofline at the median rates of what was, corrected by type."""
+    flops_rates, byte_rates = [], []
+    for signature, us in times.items():
+        op, seconds = first[signature], 1e-6 * us
+        flops, traffic = op_flops(op), op_traffic_bytes(op)
+        if flops > 8 * traffic > 0:
+            flops_rates.append(flops / seconds)
+        elif traffic > 0:
+            byte_rates.append(traffic / seconds)
+    default = Rates()
+    rates = Rates(
+        float(np.median(flops_rates)) if flops_rates else default.flops_per_second,
+        float(np.median(byte_rates)) if byte_rates else default.bytes_per_second,
+        op_us,
+    )
+    ratios: dict[str, list[float]] = defaultdict(list)
+    for signature, us in times.items():
+        ratios[first[signature].type].append(us / roofline_us(first[signature], rates))
+
+    def estimate(op: tf.Operation) -> float:
+        correction = float(np.median(ratios[op.type])) if op.type in ratios else 1.0
+        return max(correction * roofline_us(op, rates), 0.1 * op_us)
+
+    return estimate, rates
+
+
+def _default_device() -> str:
+    return "/GPU:0" if tf.config.list_logical_devices("GPU") else "/CPU:0"
+
+
+def _setting(device: str) -> str:
+    """Everything outside an operation that its time depends on, in words."""
+    threads = f"{tf.config.threading.get_intra_op_parallelism_threads()}of{_cores()}"
+    onednn = os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default")
+    return f"{_device_name(device)} tf{tf.__version__} threads {threads} onednn {onednn}"
+
+
+def _cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1
+
+
+def _device_name(device: str) -> str:
+    if "GPU" in device.upper():
+        for physical in tf.config.list_physical_devices("GPU"):
+            return str(tf.config.experimental.get_device_details(physical).get("device_name", "gpu"))
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine() or "cpu"

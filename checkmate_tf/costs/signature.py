@@ -1,0 +1,80 @@
+"""What makes two operations take the same time: type, attributes, input types and shapes, and small inputs by value."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .calls import called_graphs
+from .eager import handle_shape_dtype
+from .values import StaticValues
+
+__all__ = ["Signer"]
+
+_IGNORED = frozenset(("container", "shared_name", "parallel_iterations", "config", "config_proto", "executor_type"))
+
+
+class Signer:
+    """Signs the operations of one graph.
+
+    Parameters
+    ----------
+    values : callable(tensor) -> array or None
+    """
+
+    def __init__(self, values: Callable[[Any], np.ndarray | None] | None = None) -> None:
+        self.values = values or StaticValues()
+        self._signed: dict[Any, str] = {}
+
+    def __call__(self, op: Any) -> str:
+        """A readable signature, the same for two operations that take the same time, in any process."""
+        key = (id(op.graph), op.name)
+        if key not in self._signed:
+            self._signed[key] = "unfinished"
+            inputs = ", ".join(self._input(t) for t in op.inputs)
+            self._signed[key] = f"{op.type}({inputs}){self._attributes(op)}"
+        return self._signed[key]
+
+    def _input(self, tensor: Any) -> str:
+        kind = tensor.dtype.name
+        if kind == "resource":
+            found = handle_shape_dtype(tensor)
+            return "resource" if found is None else f"*{found[1].name}{found[0]}"
+        if kind == "variant":
+            return f"list:{_digest(self(tensor.op))}:{tensor.value_index}"
+        text = f"{kind}{tensor.shape}".replace(" ", "")
+        if tensor.dtype.is_integer or tensor.dtype.is_bool:
+            value = self.values(tensor)
+            if value is not None:
+                text += f"={value.tolist()}" if value.size <= 16 else f"={_digest(value.tobytes().hex())}"
+        return text
+
+    def _attributes(self, op: Any) -> str:
+        parts = []
+        for attr in op.op_def.attr if op.op_def is not None else ():
+            if attr.type == "func":
+                continue
+            if attr.name not in _IGNORED and not attr.name.startswith("_"):
+                value = op.get_attr(attr.name)
+                text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+                text = " ".join(text.split())
+                parts.append(f"{attr.name}={text if len(text) <= 60 else _digest(text)}")
+        bodies = [_digest(";".join(map(_inner, g.get_operations()))) for g in called_graphs(op)] if _calls(op) else []
+        return "{" + ",".join(parts + bodies) + "}"
+
+
+def _calls(op: Any) -> bool:
+    return op.op_def is not None and any(attr.type == "func" for attr in op.op_def.attr)
+
+
+def _inner(op: Any) -> str:
+    # Names differ between traces of one model; order, types and shapes do not.
+    shapes = ",".join(f"{t.dtype.name}{t.shape}" for t in (*op.inputs, *op.outputs))
+    return f"{op.type}:{shapes}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

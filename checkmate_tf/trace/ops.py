@@ -1,0 +1,160 @@
+"""What the tracer must know of TensorFlow's operations, by type: sources, views, readers and writers of variables."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+__all__ = [
+    "ELEMENTWISE",
+    "function_names",
+    "inputs_of",
+    "is_read_only",
+    "is_source",
+    "is_stateful",
+    "view_of",
+    "writes_resource",
+]
+
+_SOURCES = frozenset(
+    {"Const", "Placeholder", "PlaceholderWithDefault", "ReadVariableOp", "VarHandleOp", "VariableShape"}
+)
+
+# Stateful by registration, but reading them twice has no effect on anything.
+_READERS = frozenset(
+    {"ReadVariableOp", "VariableShape", "VarIsInitializedOp", "ResourceGather", "ResourceGatherNd", "Placeholder"}
+)
+
+# Output k shares the buffer of input k (all outputs of the single-output ones share input 0).
+_VIEWS = frozenset(
+    {
+        "Identity",
+        "IdentityN",
+        "Reshape",
+        "Squeeze",
+        "ExpandDims",
+        "StopGradient",
+        "PreventGradient",
+        "CheckNumerics",
+        "EnsureShape",
+        "Bitcast",
+    }
+)
+
+# These return their input's buffer when shape and type do not change.
+_VIEWS_IF_SAME = frozenset(
+    {
+        "Sum",
+        "Mean",
+        "Max",
+        "Min",
+        "Prod",
+        "BroadcastTo",
+        "Cast",
+        "Tile",
+        "AddN",
+        "ConcatV2",
+        "Transpose",
+        "Pad",
+        "PadV2",
+    }
+)
+
+# TensorFlow computes these into the buffer of a dying input of the same size.
+ELEMENTWISE = frozenset(
+    """Abs Add AddV2 AddN BiasAdd Ceil Cos DivNoNan Elu EluGrad Erf Erfc Exp Expm1 Floor LeakyRelu LeakyReluGrad Log Log1p
+    Maximum Minimum Mul MulNoNan Neg Pow RealDiv Reciprocal Relu Relu6 Relu6Grad ReluGrad Round Rsqrt RsqrtGrad Selu
+    SeluGrad Sigmoid SigmoidGrad Sign Sin Softplus SoftplusGrad Softsign Sqrt SqrtGrad Square SquaredDifference Sub Tanh
+    TanhGrad Xdivy Xlogy ZerosLike Softmax LogSoftmax""".split()
+)
+
+
+def inputs_of(op: tf.Operation) -> list[tf.Tensor]:
+    """Data inputs, seen through IdentityN.
+
+    Keras passes all gradients through one IdentityN, which would hold every gradient until the last is there.
+    """
+    inputs = []
+    for t in op.inputs:
+        while t.op.type == "IdentityN" and not t.op.control_inputs:
+            t = t.op.inputs[t.value_index]
+        inputs.append(t)
+    return inputs
+
+
+def is_source(op: tf.Operation) -> bool:
+    """True for inputs, constants and reads of variables: resident, and free to read."""
+    return op.type in _SOURCES
+
+
+def is_stateful(op: tf.Operation) -> bool:
+    """True if running the operation twice could be told from running it once."""
+    if op.type in _READERS or not op.op_def.is_stateful:
+        return False
+    return not (_calls_functions(op) and _functions_only_read(op))
+
+
+def is_read_only(op: tf.Operation) -> bool:
+    """True if it reads variables through a resource handle, itself or in its functions, without a change."""
+    return any(t.dtype == tf.resource for t in op.inputs) and not is_stateful(op)
+
+
+def writes_resource(op: tf.Operation) -> bool:
+    """True if it may change a variable."""
+    return any(t.dtype == tf.resource for t in op.inputs) and is_stateful(op)
+
+
+def _calls_functions(op: tf.Operation) -> bool:
+    return any(a.WhichOneof("value") == "func" for a in op.node_def.attr.values()) or any(
+        a.list.func for a in op.node_def.attr.values()
+    )
+
+
+def function_names(node_def) -> list[str]:
+    """Names of the functions that a node's attributes refer to."""
+    names = [a.func.name for a in node_def.attr.values() if a.WhichOneof("value") == "func"]
+    return names + [f.name for a in node_def.attr.values() for f in a.list.func]
+
+
+def _functions_only_read(op: tf.Operation) -> bool:
+    from tensorflow.python.framework import op_def_registry
+
+    seen: set[str] = set()
+    todo = function_names(op.node_def)
+    while todo:
+        name = todo.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        function = op.graph._functions.get(name)
+        if function is None:
+            return False
+        definition = getattr(function, "cached_definition", None) or function.definition
+        for node in definition.node_def:
+            callees = function_names(node)
+            todo += callees
+            known = op_def_registry.get(node.op)
+            if callees or node.op in _READERS or (known is not None and not known.is_stateful):
+                continue
+            return False
+    return True
+
+
+def view_of(op: tf.Operation, output: int) -> int | None:
+    """Index of the input whose buffer this output shares, or None if it has a buffer of its own.
+
+    Shapes are read from the operation's own graph: give the one with the static batch.
+    """
+    if op.type in _VIEWS:
+        return output if op.type == "IdentityN" else 0
+    if op.type in _VIEWS_IF_SAME and op.inputs:
+        source, result = op.inputs[0], op.outputs[output]
+        if op.type in ("AddN", "ConcatV2") and len(op.inputs) > (1 if op.type == "AddN" else 2):
+            return None
+        if op.type == "Transpose" and result.shape.num_elements() != 1:
+            permutation = tf.get_static_value(op.inputs[1])
+            if permutation is None or list(permutation) != list(range(len(permutation))):
+                return None
+        same = source.dtype == result.dtype and source.shape.is_fully_defined() and result.shape.is_fully_defined()
+        if same and source.shape.num_elements() == result.shape.num_elements():
+            return 0
+    return None

@@ -1,0 +1,365 @@
+"""From operations to nodes worth deciding about: the graph to schedule, and which operations each node stands for.
+
+A step has thousands of operations, most of them tiny. Each operation is one of:
+
+- a *source* (input, constant, read of a variable): resident, and free;
+- a *view* (Reshape, Identity, ...): it shares its input's buffer, so it belongs to whoever owns that;
+- *shape*: shapes alone decide its value (Shape, BroadcastGradientArgs, ...). It runs once, when what it looks at is first
+  there, and takes no memory worth counting;
+- *small*: its outputs are together below `large_bytes`. Small values are computed once and kept until their last use;
+  all small operations that become ready with the same large value form one node right after it;
+- *large*: a node of its own, unless its only reader comes right after it: then the two are merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from ..errors import DynamicShapeError
+from ..graph import BACKWARD, FORWARD, LOSS, Graph
+from .ops import ELEMENTWISE, inputs_of, is_read_only, is_source, is_stateful, view_of, writes_resource
+from .static import StaticStep
+from .step import TracedStep, is_gradient
+
+__all__ = ["Program", "build_program"]
+
+SOURCE, VIEW, SHAPE, SMALL, LARGE = "source", "view", "shape", "small", "large"
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A traced step, partitioned into the nodes of a Graph.
+
+    Attributes
+    ----------
+    step : TracedStep
+    static : StaticStep
+    graph : Graph
+        Costs are zero until `with_costs`.
+    nodes : tuple of tuples of tf.Operation
+        Operations of each node, in order: small and large ones.
+    shapes : tuple of tuples of tf.Operation
+        Shape operations that the first computation of each node makes ready.
+    classes : dict from operation to "source", "view", "shape", "small" or "large"
+    node_of : dict from operation to node, for small and large operations
+    variable_bytes, input_bytes : int
+        Parts of `graph.constant_bytes`; the rest are large constants.
+    """
+
+    step: TracedStep
+    static: StaticStep
+    graph: Graph
+    nodes: tuple[tuple[tf.Operation, ...], ...]
+    shapes: tuple[tuple[tf.Operation, ...], ...]
+    classes: Mapping[tf.Operation, str]
+    node_of: Mapping[tf.Operation, int]
+    variable_bytes: int
+    input_bytes: int
+
+    def source_of(self, t: tf.Tensor) -> tf.Tensor:
+        """The tensor that owns the buffer of `t`, seen through views."""
+        return _owner(t, self.static)
+
+    def node_costs(self, operations: list[tf.Operation], costs: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Sum the costs of operations by node. Operations that are in no node are free."""
+        total = np.zeros(len(self.nodes))
+        for op, cost in zip(operations, costs, strict=True):
+            node = self.node_of.get(op)
+            if node is not None:
+                total[node] += cost
+        return total
+
+
+def build_program(step: TracedStep, static: StaticStep, name: str, large_bytes: int | None = None) -> Program:
+    """Partition a traced step into nodes.
+
+    Parameters
+    ----------
+    step, static
+        The step, and its sizes for the batch to plan for.
+    name : str
+        Of the graph.
+    large_bytes : int, optional
+        Least bytes of a value worth deciding about. Default: 16 KiB, or 1/50,000 of all bytes computed if that is more.
+
+    Raises
+    ------
+    DynamicShapeError
+        If a value's size does not follow from the batch size.
+    """
+    sizes = _sizes(step.operations, static)
+    if large_bytes is None:
+        large_bytes = max(16384, sum(sizes.values()) // 50_000)
+    classes: dict[tf.Operation, str] = {}
+    for op in step.operations:
+        if is_source(op):
+            classes[op] = SOURCE
+        elif op.outputs and all(view_of(static.operations[op], k) is not None for k in range(len(op.outputs))):
+            classes[op] = VIEW
+        elif static.operations[op].type == "Const":  # folded
+            classes[op] = SHAPE
+        else:
+            classes[op] = LARGE if sizes[op] >= large_bytes else SMALL
+    groups, shapes = _group(step.operations, classes)
+    readers = _readers(step, static, classes)
+    groups = _merge(groups, classes, sizes, static, readers)
+    return _program(step, static, name, groups, shapes, classes, sizes, readers)
+
+
+def _sizes(operations: list[tf.Operation], static: StaticStep) -> dict[tf.Operation, int]:
+    """Bytes of the outputs of each operation that somebody reads."""
+    sizes: dict[tf.Operation, int] = {}
+    for op in operations:
+        total = 0
+        for t in op.outputs:
+            size = static.bytes_of(t)
+            if size is None:
+                if t.dtype == tf.variant and not t.consumers():
+                    continue
+                raise DynamicShapeError(
+                    f"the size of {t.name} ({op.type}, shape {static.tensors[id(t)].shape}) does not follow from the batch "
+                    "size, so its memory cannot be planned; give every dimension but the batch a fixed size (pad, or set "
+                    "input shapes), and while loops a maximum_iterations"
+                )
+            total += size
+        sizes[op] = total
+    return sizes
+
+
+def _owner(t: tf.Tensor, static: StaticStep) -> tf.Tensor:
+    while True:
+        copy = static.operations.get(t.op)
+        source = view_of(copy, t.value_index) if copy is not None and copy.type == t.op.type else None
+        if source is None:
+            return t
+        t = inputs_of(t.op)[source]
+
+
+def _group(
+    operations: list[tf.Operation], classes: Mapping[tf.Operation, str]
+) -> tuple[list[list[tf.Operation]], dict[tf.Operation | None, list[tf.Operation]]]:
+    """One group for each large operation, and after it one for the small ones that it makes ready.
+
+    Also the shape operations, by the last operation (or None) that makes them ready.
+    """
+    level: dict[tf.Operation, int] = {}
+    large: list[tf.Operation] = []
+    small: dict[int, list[tf.Operation]] = {}
+    shapes: dict[int, list[tf.Operation]] = {}
+    for op in operations:
+        ready = max((level[p] for p in [*(t.op for t in inputs_of(op)), *op.control_inputs]), default=-1)
+        if classes[op] == LARGE:
+            ready = len(large)
+            large.append(op)
+        elif classes[op] == SMALL:
+            small.setdefault(ready, []).append(op)
+        elif classes[op] == SHAPE:
+            shapes.setdefault(ready, []).append(op)
+        level[op] = ready
+    groups = [small[-1]] if -1 in small else []
+    for k, op in enumerate(large):
+        groups.append([op])
+        if k in small:
+            groups.append(small[k])
+    after = {k: small[k][-1] if k in small else large[k] if k >= 0 else None for k in shapes}
+    return groups, {after[k]: ready for k, ready in shapes.items()}
+
+
+def _readers(
+    step: TracedStep, static: StaticStep, classes: Mapping[tf.Operation, str]
+) -> dict[tf.Operation, set[tf.Operation | None]]:
+    """Which small and large operations read each buffer; None stands for the step's results."""
+    readers: dict[tf.Operation, set[tf.Operation | None]] = {}
+    for op in step.operations:
+        if classes[op] in (SMALL, LARGE):
+            for t in inputs_of(op):
+                readers.setdefault(_owner(t, static).op, set()).add(op)
+    for t in step.outputs:
+        readers.setdefault(_owner(t, static).op, set()).add(None)
+    return readers
+
+
+def _merge(
+    groups: list[list[tf.Operation]],
+    classes: Mapping[tf.Operation, str],
+    sizes: Mapping[tf.Operation, int],
+    static: StaticStep,
+    readers_of: Mapping[tf.Operation, set[tf.Operation | None]],
+) -> list[list[tf.Operation]]:
+    """Merge a group into the next one if that is the only one that reads it.
+
+    A value with one reader right behind it is never worth keeping instead of what the reader makes of it, unless it is
+    smaller. The merged node holds both sets of inputs at once, so a merge that needs more memory than any node does
+    today is left out.
+    """
+    home = {op: k for k, group in enumerate(groups) for op in group}
+    readers: list[set[int]] = [set() for _ in groups]
+    inputs = [_reads(group, static, home) for group in groups]
+    for k, reads in enumerate(inputs):
+        for op in reads:
+            if home[op] != k:
+                readers[home[op]].add(k)
+    pinned = [any(classes[op] == SMALL or is_stateful(op) for op in group) for group in groups]
+
+    def needs(group: list[tf.Operation], reads: set[tf.Operation]) -> int:
+        return sum(sizes[op] for op in reads.difference(group)) + sum(_local_memory(group, sizes, static, readers_of))
+
+    limit = max((needs(g, r) for g, r in zip(groups, inputs, strict=True)), default=0)
+    stack: list[tuple[list[tf.Operation], set[tf.Operation], set[int], bool]] = []
+    for k, group in enumerate(groups):
+        reads, fixed = inputs[k], pinned[k]
+        while stack and stack[-1][2] == {k} and (fixed or not stack[-1][3]):
+            before, earlier, _, _ = stack[-1]
+            joined, together = before + group, earlier | reads
+            grows = sum(sizes[op] for op in group) > sum(sizes[op] for op in before) and not fixed
+            if grows or needs(joined, together) > limit:
+                break
+            group, reads = joined, together
+            stack.pop()
+        stack.append((group, reads, readers[k], fixed))
+    return [entry[0] for entry in stack]
+
+
+def _reads(group: list[tf.Operation], static: StaticStep, home: Mapping[tf.Operation, int]) -> set[tf.Operation]:
+    """Owners of the buffers that a group reads, sources excluded."""
+    owners = {_owner(t, static).op for op in group for t in inputs_of(op)}
+    return {op for op in owners if op in home}
+
+
+def _local_memory(
+    group: list[tf.Operation],
+    sizes: Mapping[tf.Operation, int],
+    static: StaticStep,
+    readers: Mapping[tf.Operation, set[tf.Operation | None]],
+) -> tuple[int, int]:
+    """Bytes of a node's value, and the most that its inner values need beyond it.
+
+    Follows the operations one by one: an inner value is freed after its last reader, and an elementwise operation
+    takes over the buffer of a dying inner value of its own size.
+    """
+    inside = set(group)
+    last = {
+        owner: k
+        for k, op in enumerate(group)
+        for owner in (_owner(t, static).op for t in inputs_of(op))
+        if owner in inside
+    }
+    outside = {op for op in group if op not in last or not readers.get(op, set()) <= inside}
+    value = sum(sizes[op] for op in outside)
+    live = peak = 0
+    for k, op in enumerate(group):
+        dying = [o for o in last if last[o] == k and o not in outside]
+        freed = sum(sizes[o] for o in dying)
+        reused = sizes[op] if op.type in ELEMENTWISE and any(sizes[o] == sizes[op] for o in dying) else 0
+        peak = max(peak, live + sizes[op] - reused)
+        live += sizes[op] - freed
+    return value, max(0, peak - value)
+
+
+def _program(
+    step: TracedStep,
+    static: StaticStep,
+    name: str,
+    groups: list[list[tf.Operation]],
+    shapes: Mapping[tf.Operation | None, list[tf.Operation]],
+    classes: Mapping[tf.Operation, str],
+    sizes: Mapping[tf.Operation, int],
+    readers: Mapping[tf.Operation, set[tf.Operation | None]],
+) -> Program:
+    node_of = {op: k for k, group in enumerate(groups) for op in group}
+    n = len(groups)
+    inputs = [sorted({node_of[op] for op in _reads(g, static, node_of)} - {k}) for k, g in enumerate(groups)]
+    memory = [_local_memory(g, sizes, static, readers) for g in groups]
+    kinds, backward = np.zeros(n, np.int8), [False] * n
+    for k, group in enumerate(groups):
+        made = any(is_gradient(op) and classes[op] == LARGE and op.type != "EmptyTensorList" for op in group)
+        backward[k] = made or any(backward[i] for i in inputs[k])
+        kinds[k] = BACKWARD if backward[k] else FORWARD
+    first = next((k for k in range(n) if backward[k]), n)
+    if 0 < first < n:
+        kinds[first - 1] = LOSS
+    variables = _variable_bytes(step)
+    given = sum(static.bytes_of(t) or 0 for t in step.inputs)
+    constants = sum(sizes[op] for op in step.operations if op.type == "Const")
+    kept = {node_of[_owner(t, static).op] for t in step.outputs if _owner(t, static).op in node_of}
+    names, sinks = [_node_name(g, sizes) for g in groups], sorted(k for k in kept if memory[k][0] >= 16384)
+    columns: dict[str, list] = {
+        "kinds": [*kinds],
+        "sizes": [m[0] for m in memory],
+        "workspace": [m[1] for m in memory],
+        "recompute_until": _recompute_until(groups, classes, node_of),
+    }
+    if sinks:  # results are in memory until the step returns
+        names.append("outputs")
+        inputs.append(sinks)
+        groups = [*groups, []]
+        for key, value in (("kinds", BACKWARD), ("sizes", 0), ("workspace", 0), ("recompute_until", 0)):
+            columns[key].append(value)
+    graph = Graph(
+        name=name,
+        names=names,
+        costs=np.zeros(len(names)),
+        inputs=inputs,
+        constant_bytes=variables + given + constants,
+        **{key: np.array(value) for key, value in columns.items()},
+    )
+    by_node: list[list[tf.Operation]] = [list(shapes.get(None, [])) if k == 0 else [] for k in range(len(groups))]
+    for op, ready in shapes.items():
+        if op is not None:
+            by_node[node_of[op]] += ready
+    return Program(
+        step, static, graph, tuple(map(tuple, groups)), tuple(map(tuple, by_node)), classes, node_of, variables, given
+    )
+
+
+def _recompute_until(
+    groups: list[list[tf.Operation]], classes: Mapping[tf.Operation, str], node_of: Mapping[tf.Operation, int]
+) -> list[int]:
+    """First stage in which a node may no longer be computed again: 0 if it has effects, n if nothing forbids it.
+
+    A node that reads variables itself (a loop over a cell) must not be computed again once one of them was assigned.
+    """
+    written: dict[int, list[int]] = {}
+    for k, group in enumerate(groups):
+        for op in group:
+            if writes_resource(op):
+                for t in op.inputs:
+                    if t.dtype == tf.resource:
+                        written.setdefault(id(t), []).append(k)
+    until = []
+    for k, group in enumerate(groups):
+        if any(classes[op] == SMALL or is_stateful(op) for op in group):
+            until.append(0)
+            continue
+        limit = len(groups)
+        for op in group:
+            if is_read_only(op):
+                writers = (w for t in op.inputs if t.dtype == tf.resource for w in written.get(id(t), []))
+                limit = min([limit, *(w for w in writers if w > k)])
+        until.append(limit)
+    return until
+
+
+def _variable_bytes(step: TracedStep) -> int:
+    total, seen = 0, set()
+    for external, internal in step.captures:
+        if internal.dtype != tf.resource:
+            total += int(np.prod(external.shape)) * external.dtype.size if external.shape.is_fully_defined() else 0
+            continue
+        data = getattr(internal, "_handle_data", None) or getattr(external, "_handle_data", None)
+        if id(external) in seen or data is None or not data.is_set:
+            continue
+        seen.add(id(external))
+        for entry in data.shape_and_type:
+            shape, dtype = tf.TensorShape(entry.shape), tf.as_dtype(entry.dtype)
+            total += (shape.num_elements() or 0) * dtype.size
+    return total
+
+
+def _node_name(group: list[tf.Operation], sizes: Mapping[tf.Operation, int]) -> str:
+    return max(reversed(group), key=lambda op: sizes[op]).name if group else "empty"

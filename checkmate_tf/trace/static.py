@@ -1,0 +1,267 @@
+"""True sizes: the step emitted once more, into a scratch graph whose batch dimension is known.
+
+Keras traces with an open batch. Operations that only compute shapes are evaluated here and put back as constants, so
+that TensorFlow's shape functions can conclude everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
+from tensorflow.python.eager import context, execute
+from tensorflow.python.framework import func_graph, ops
+from tensorflow.python.ops import handle_data_util
+
+from ..errors import TraceError
+from .loops import PUSHES, function_graph, list_sizes
+from .ops import inputs_of, is_stateful
+from .step import TracedStep, topological
+
+__all__ = ["StaticStep", "copy_attributes", "copy_functions", "with_static_batch"]
+
+_SMALL = 4096  # elements: shapes, axes and permutations are smaller
+_DROPPED_ATTRIBUTES = ("_class", "_output_shapes")
+
+
+@dataclass(frozen=True, eq=False)
+class StaticStep:
+    """The same operations with static shapes.
+
+    Attributes
+    ----------
+    graph : FuncGraph
+    operations : dict from the traced operation to the scratch one
+        A folded operation is a Const here.
+    tensors : dict from id(traced tensor) to the scratch tensor
+    list_bytes : dict from id(traced tensor) to int
+        Bytes held by tensor lists, for variants. A list that is not here has an unknown size.
+    """
+
+    graph: tf.Graph
+    operations: Mapping[tf.Operation, tf.Operation]
+    tensors: Mapping[int, tf.Tensor]
+    list_bytes: Mapping[int, int]
+
+    def bytes_of(self, t: tf.Tensor) -> int | None:
+        """Bytes of a traced tensor for the static batch; None if they cannot be known."""
+        if t.dtype == tf.variant:
+            return self.list_bytes.get(id(t))
+        if t.dtype == tf.resource:
+            return 0
+        count = self.tensors[id(t)].shape.num_elements()
+        if count is None:
+            return 64 if t.op.type == "BroadcastGradientArgs" else None
+        return count * (t.dtype.size or 16)  # strings have no fixed size
+
+
+def copy_attributes(op: tf.Operation) -> dict:
+    """Attributes for a copy of the operation in another graph."""
+    return {k: v for k, v in op.node_def.attr.items() if k not in _DROPPED_ATTRIBUTES}
+
+
+def copy_functions(source: tf.Graph, target: tf.Graph) -> None:
+    """Make the functions (loop bodies, branches) that `source` knows known to `target`."""
+    for function in source._functions.values():
+        if not target._is_function(function.name if isinstance(function.name, str) else function.name.decode()):
+            target._add_function(function)
+
+
+def with_static_batch(step: TracedStep, shapes: list[tf.TensorShape]) -> StaticStep:
+    """Emit `step` with the given static input shapes.
+
+    Parameters
+    ----------
+    step : TracedStep
+    shapes : list of fully defined tf.TensorShape, one for each of `step.inputs`
+
+    Raises
+    ------
+    TraceError
+        If an operation rejects the static shapes (the batch does not suit the model).
+    """
+    graph = func_graph.FuncGraph("checkmate_static")
+    copy_functions(step.graph, graph)
+    emitter = _Emitter(graph, {}, {}, {}, {}, {})
+    with graph.as_default():
+        for given, shape in zip(step.inputs, shapes, strict=True):
+            emitter.place(given, tf.compat.v1.placeholder(given.dtype, shape))
+        for external, internal in step.captures:
+            emitter.place(internal, graph.capture(external))
+        for op in step.operations:
+            if op not in emitter.operations:
+                emitter.emit(op)
+    return StaticStep(graph, emitter.operations, emitter.tensors, emitter.list_bytes)
+
+
+@dataclass(frozen=True)
+class _Emitter:
+    """Emits operations one by one into `graph`, and keeps what is known of each traced tensor by its id.
+
+    `known` holds values that shapes alone decide; `list_bytes` and `elements` the bytes and element shapes of lists.
+    """
+
+    graph: tf.Graph
+    operations: dict[tf.Operation, tf.Operation]
+    tensors: dict[int, tf.Tensor]
+    known: dict[int, np.ndarray]
+    list_bytes: dict[int, int]
+    elements: dict[int, tf.TensorShape]
+
+    def place(self, t: tf.Tensor, copy: tf.Tensor) -> None:
+        self.tensors[id(t)] = copy
+        self.operations[t.op] = copy.op
+
+    def emit(self, op: tf.Operation) -> None:
+        try:
+            values = _fold(op, self.tensors, self.known)
+            if values is not None:
+                copies = [tf.constant(v, t.dtype) for v, t in zip(values, op.outputs, strict=True)]
+                self.operations[op] = copies[0].op
+                self.known.update((id(t), v) for t, v in zip(op.outputs, values, strict=True))
+            else:
+                attributes = copy_attributes(op)
+                if op.type in ("While", "StatelessWhile"):
+                    attributes["output_shapes"] = self._loop(op)
+                copy = self.graph._create_op_internal(
+                    op.type,
+                    [self.tensors[id(t)] for t in inputs_of(op)],
+                    [t.dtype for t in op.outputs],
+                    attrs=attributes,
+                    name=op.name,
+                    compute_device=False,
+                )
+                self.operations[op], copies = copy, list(copy.outputs)
+        except (ValueError, TypeError, tf.errors.OpError) as error:
+            shapes = ", ".join(str(self.tensors[id(t)].shape) for t in op.inputs)
+            raise TraceError(f"{op.name} ({op.type}) does not accept inputs of shape {shapes}: {error}") from error
+        for t, copy_tensor in zip(op.outputs, copies, strict=True):
+            self.tensors[id(t)] = copy_tensor
+            if t.dtype in (tf.variant, tf.resource):
+                handle_data_util.copy_handle_data(t, copy_tensor)
+        self._follow_lists(op)
+
+    def _follow_lists(self, op: tf.Operation) -> None:
+        """Learn from an operation that makes or reads a tensor list."""
+        if op.type in ("EmptyTensorList", "TensorListReserve"):
+            self.list_bytes[id(op.outputs[0])] = 0
+        elif op.type == "TensorListFromTensor":
+            shape = self.tensors[id(inputs_of(op)[0])].shape
+            if shape.is_fully_defined():
+                self.list_bytes[id(op.outputs[0])] = shape.num_elements() * op.inputs[0].dtype.size
+                self.elements[id(op.outputs[0])] = shape[1:]
+        elif op.type in (
+            "TensorListGetItem",
+            "TensorListPopBack",
+            "TensorListStack",
+            "TensorListPushBack",
+            "TensorListSetItem",
+        ):
+            self._follow_item(op)
+        elif op.type in ("Identity", "ZerosLike") and op.outputs[0].dtype == tf.variant:
+            for notes in (self.list_bytes, self.elements):
+                if id(inputs_of(op)[0]) in notes:
+                    notes[id(op.outputs[0])] = notes[id(inputs_of(op)[0])]  # type: ignore[index]
+
+    def _follow_item(self, op: tf.Operation) -> None:
+        source, result = id(inputs_of(op)[0]), op.outputs[-1]
+        if op.type in PUSHES:
+            pushed = self.tensors[id(inputs_of(op)[PUSHES[op.type]])]
+            self.elements[id(op.outputs[0])] = pushed.shape
+        elif source in self.elements:
+            element, copy = self.elements[source], self.tensors[id(result)]
+            copy.set_shape(copy.shape[:1].concatenate(element) if op.type == "TensorListStack" else element)
+            if op.type == "TensorListPopBack":
+                self.elements[id(op.outputs[0])] = element
+
+    def _loop(self, op: tf.Operation) -> attr_value_pb2.AttrValue:
+        """The output_shapes attribute of a loop with static inputs; notes the sizes of its lists."""
+        limit = self.known.get(id(inputs_of(op)[1])) if len(op.inputs) > 1 else None
+        iterations = int(limit) if limit is not None and limit.ndim == 0 and limit > 0 else None
+        body = function_graph(op.graph, op.get_attr("body").name)
+        scratch = func_graph.FuncGraph("checkmate_static_body")
+        copy_functions(op.graph, scratch)
+        inner = _Emitter(scratch, {}, {}, {}, {}, {})
+        with scratch.as_default():
+            for outer, t in zip(inputs_of(op), body.inputs, strict=True):
+                placeholder = tf.compat.v1.placeholder(t.dtype, self.tensors[id(outer)].shape)
+                handle_data_util.copy_handle_data(outer, placeholder)
+                inner.place(t, placeholder)
+                for notes, within in ((self.list_bytes, inner.list_bytes), (self.elements, inner.elements)):
+                    if id(outer) in notes:
+                        within[id(t)] = notes[id(outer)]  # type: ignore[index]
+            for operation in topological(body.get_operations()):
+                if operation not in inner.operations:
+                    inner.emit(operation)
+        left = [inner.tensors[id(t)] for t in body.outputs]
+        sizes = list_sizes(body, inner.tensors, iterations)
+        attribute = attr_value_pb2.AttrValue()
+        for outer, t, copy, result, size in zip(inputs_of(op), body.outputs, left, op.outputs, sizes, strict=True):
+            entry = self.tensors[id(outer)].shape
+            stable = entry if copy.shape.is_compatible_with(entry) else result.shape
+            attribute.list.shape.append(stable.as_proto())
+            if result.dtype == tf.variant:
+                if size is not None:
+                    self.list_bytes[id(result)] = size
+                if id(t) in inner.elements:
+                    self.elements[id(result)] = inner.elements[id(t)]
+        return attribute
+
+
+def _fold(op: tf.Operation, tensors: Mapping[int, tf.Tensor], known: Mapping[int, np.ndarray]) -> list | None:
+    """Values of the outputs if shapes alone decide them, else None."""
+    if not op.outputs or is_stateful(op) or op.type in ("Placeholder", "ReadVariableOp"):
+        return None
+    if op.type in ("Shape", "ShapeN", "Size", "Rank", "VariableShape"):
+        values = []
+        for t, result in zip(inputs_of(op), op.outputs, strict=True):
+            shape = _shape_of(tensors[id(t)]) if op.type == "VariableShape" else tensors[id(t)].shape
+            if op.type == "Rank" and shape.rank is not None:
+                values.append(np.array(shape.rank, result.dtype.as_numpy_dtype))
+                continue
+            if not shape.is_fully_defined():
+                return None
+            whole = np.array(shape.as_list(), result.dtype.as_numpy_dtype)
+            values.append(np.array(whole.prod(dtype=np.int64), whole.dtype) if op.type == "Size" else whole)
+        return values
+    if op.type == "Const":
+        t = op.outputs[0]
+        if t.dtype.is_integer or t.dtype.is_bool:
+            value = tf.get_static_value(t)
+            if value is not None and np.size(value) <= _SMALL:
+                return [np.asarray(value)]
+        return None
+    if any(not (t.dtype.is_integer or t.dtype.is_bool) for t in [*inputs_of(op), *op.outputs]):
+        return None
+    if not op.inputs or any(id(t) not in known for t in inputs_of(op)):
+        return None
+    if any(a.WhichOneof("value") == "func" for a in op.node_def.attr.values()):
+        return None
+    with ops.init_scope(), tf.device("/CPU:0"):
+        attributes: list = []
+        for definition in op.op_def.attr:
+            attributes += [definition.name, _attribute(op, definition.name)]
+        results = execute.execute(
+            op.type.encode(),
+            len(op.outputs),
+            [tf.constant(known[id(t)], t.dtype) for t in inputs_of(op)],
+            tuple(attributes),
+            context.context(),
+        )
+        values = [r.numpy() for r in results]
+    return values if all(v.size <= _SMALL for v in values) else None
+
+
+def _attribute(op: tf.Operation, name: str):
+    value = op.get_attr(name)
+    return value.as_datatype_enum if isinstance(value, tf.DType) else value
+
+
+def _shape_of(handle: tf.Tensor) -> tf.TensorShape:
+    data = handle_data_util.get_resource_handle_data(handle)
+    if data is None or not data.is_set or len(data.shape_and_type) != 1:
+        return tf.TensorShape(None)
+    return tf.TensorShape(data.shape_and_type[0].shape)

@@ -72,12 +72,12 @@ def trip_count(op: Any, values: Callable[[Any], np.ndarray | None] | None = None
     if condition is None:
         return None
     values = values or StaticValues()
-    place = {id(t): i for i, t in enumerate(condition.inputs)}
+    place = {t.ref(): i for i, t in enumerate(condition.inputs)}
 
     def known(tensor: Any) -> int | None:
         while tensor.op.type == "Identity":
             tensor = tensor.op.inputs[0]
-        outer = op.inputs[place[id(tensor)]] if id(tensor) in place else tensor
+        outer = op.inputs[place[tensor.ref()]] if tensor.ref() in place else tensor
         value = values(outer)
         if value is None:
             return trip_count(outer.op, values) if "While" in outer.op.type else None

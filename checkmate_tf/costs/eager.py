@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context, execute
 from tensorflow.python.ops import handle_data_util
 
-__all__ = ["RUN_ERRORS", "call_attributes", "function_graph", "handle_shape_dtype", "run_op"]
+__all__ = ["RUN_ERRORS", "as_function", "call_attributes", "function_graph", "handle_shape_dtype", "run_op"]
 
 #: What running an operation in isolation may raise when its inputs cannot be fabricated or memory runs out.
 RUN_ERRORS = (
@@ -67,6 +67,24 @@ def run_op(op: tf.Operation, inputs: Sequence[Any], attributes: tuple[Any, ...] 
     """
     attrs = call_attributes(op) if attributes is None else attributes
     return execute.execute(op.type, len(op.outputs), list(inputs), attrs, context.context())
+
+
+def as_function(op: tf.Operation) -> Callable[..., Any]:
+    """A function that runs one operation inside a graph, as a step does, for eager tensors.
+
+    Loops and branches run faster so: in a graph they are lowered to primitives and their bodies optimized.
+    """
+
+    def call(*inputs: Any) -> list[Any]:
+        graph = tf.compat.v1.get_default_graph()
+        for attr in op.op_def.attr:
+            if attr.type == "func":
+                graph._add_function_recursive(op.graph._get_function(op.get_attr(attr.name).name))
+        attrs = {key: value for key, value in op.node_def.attr.items() if key not in ("_class", "_output_shapes")}
+        dtypes = [t.dtype for t in op.outputs]
+        return graph._create_op_internal(op.type, inputs, dtypes, attrs=attrs, op_def=op.op_def).outputs
+
+    return tf.function(call, autograph=False)
 
 
 def function_graph(op: tf.Operation, attribute: str) -> Any | None:

@@ -1,7 +1,7 @@
 """Costs measured on this device, operation by operation.
 
 Operations with the same signature (`signature.py`) are timed once, eagerly, on fabricated inputs (`fabricate.py`): one
-run to warm up, then repetitions of which the median counts, less what calling an operation from Python takes. Results
+run to warm up, then repetitions of which the lower quartile counts (others use the processor too), less what calling an operation from Python takes. Results
 are kept on disk (`cache.py`). Operations whose tensors are all small get one fixed cost. What cannot be run alone, does
 not fit, or comes after the time budget is estimated by the roofline, with rates fitted to what was measured.
 
@@ -25,7 +25,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from . import cache as disk
-from .eager import RUN_ERRORS, call_attributes, run_op
+from .eager import RUN_ERRORS, as_function, call_attributes, run_op
 from .fabricate import Fabricator, may_run
 from .flops import CALLS, SOURCES, VIEWS, op_flops
 from .roofline import Rates, op_traffic_bytes, roofline_us
@@ -178,7 +178,7 @@ class _Timer:
         with tf.Graph().as_default():
             scalar = tf.compat.v1.placeholder(tf.float32, (4,))
             add = tf.raw_ops.AddV2(x=scalar, y=scalar).op
-        self.call_us = self._median(add, [tiny, tiny], 1.0) or 10.0
+        self.call_us = self._quartile(add, [tiny, tiny], 1.0) or 10.0
         self.op_us = known.get("an operation of a graph") or _graph_op_us()
         if "an operation of a graph" not in known:
             self.fresh["an operation of a graph"] = self.op_us
@@ -188,16 +188,16 @@ class _Timer:
         try:
             if not may_run(op):
                 raise ValueError("it has side effects, or calls a function that is not here")
-            us = self._median(op, fabricator.inputs_of(op), seconds_left)
+            us = self._quartile(op, fabricator.inputs_of(op), seconds_left)
         except RUN_ERRORS as error:
             _log.debug("%s (%s) is estimated: %s", op.name, op.type, error)
             return None
         return max(us - self.call_us, 0.0) + self.op_us
 
-    def _median(self, op: tf.Operation, inputs: list, seconds_left: float) -> float:
-        attributes = call_attributes(op)
+    def _quartile(self, op: tf.Operation, inputs: list, seconds_left: float) -> float:
+        run = _runner(op, inputs)
         start = time.perf_counter()
-        _wait(run_op(op, inputs, attributes))
+        _wait(run())
         warm = time.perf_counter() - start
         samples: list[float] = []
         spent = 0.0
@@ -207,10 +207,19 @@ class _Timer:
             if samples and spent + warm > max(seconds_left, _MIN_SECONDS):
                 break
             start = time.perf_counter()
-            _wait(run_op(op, inputs, attributes))
+            _wait(run())
             samples.append(time.perf_counter() - start)
             spent += samples[-1]
-        return 1e6 * float(np.median(samples))
+        return 1e6 * float(np.quantile(samples, 0.25))
+
+
+def _runner(op: tf.Operation, inputs: list) -> Callable[[], list]:
+    if op.type in CALLS:
+        call = as_function(op)
+        call(*inputs)  # traces
+        return lambda: call(*inputs)
+    attributes = call_attributes(op)
+    return lambda: run_op(op, inputs, attributes)
 
 
 def _wait(outputs: list) -> None:

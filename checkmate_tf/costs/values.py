@@ -27,14 +27,12 @@ class StaticValues:
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, np.ndarray | None] = {}
-        self._alive: list[Any] = []
+        self._known: dict[Any, np.ndarray | None] = {}
 
     def __call__(self, tensor: Any, depth: int = 0) -> np.ndarray | None:
         """The tensor's value, or None if it depends on data."""
-        key = id(tensor)
+        key = tensor.ref()
         if key not in self._known:
-            self._alive.append(tensor)  # an id is unique only while its object lives
             self._known[key] = None
             self._known[key] = self._evaluate(tensor, depth)
         return self._known[key]
@@ -75,9 +73,8 @@ class StaticValues:
             _log.debug("the value of %s (%s) stays unknown: %s", op.name, op.type, error)
             return None
         for output, value in zip(op.outputs, outputs, strict=True):
-            self._alive.append(output)
-            self._known[id(output)] = value
-        return self._known[id(tensor)]
+            self._known[output.ref()] = value
+        return self._known[tensor.ref()]
 
 
 def _of_shape(op: Any, index: int) -> np.ndarray | None:

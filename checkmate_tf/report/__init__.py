@@ -1,0 +1,5 @@
+"""What was asked, predicted, proven and measured."""
+
+from .report import Attempt, Report
+
+__all__ = ["Attempt", "Report"]

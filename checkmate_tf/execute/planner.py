@@ -1,0 +1,275 @@
+"""The pipeline: training step -> graph -> schedule -> plan -> measured plan.
+
+When the device's allocator can be watched, the plan is run on it. A peak over the budget (chunks that the allocator
+cannot split, workspaces of kernels, other tenants of the device) takes the difference off the target and plans again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ..costs import CostSpec, cost_unit, op_costs
+from ..errors import InfeasibleBudgetError
+from ..graph import Graph
+from ..plan import Plan
+from ..report import Attempt, Report
+from ..schedule import Schedule, keep_all
+from ..strategies import SolveOptions, solve
+from ..trace.program import Program, build_program
+from ..trace.static import with_static_batch
+from ..trace.step import trace_step
+from ..units import Budget, format_bytes, parse_budget
+from .emit import emit
+from .measure import HOW_TO_MEASURE, Device, find_device, measure_peak
+
+__all__ = ["PlanOptions", "PlannedStep", "plan_step"]
+
+log = logging.getLogger("checkmate_tf")
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """How to plan.
+
+    Attributes
+    ----------
+    budget : Budget
+    strategy : str
+    costs : str, callable or array
+        See `checkmate_tf.costs`.
+    time_limit : float
+        Seconds for the solver, over all its runs.
+    gap : float
+        Stop solving at this proven gap.
+    seed : int
+    verify : bool
+        Measure the peak on the device, if it can be.
+    tries : int
+        Most plans to measure.
+    progress : callable (stage, done, total, text) or None
+    """
+
+    budget: Budget = field(default_factory=lambda: parse_budget("auto"))
+    strategy: str = "checkmate"
+    costs: CostSpec = "profile"
+    time_limit: float = 60.0
+    gap: float = 0.01
+    seed: int = 0
+    verify: bool = True
+    tries: int = 4
+    progress: Callable[[str, float, float, str], None] | None = None
+
+    def tell(self, stage: str, done: float, total: float, text: str = "") -> None:
+        """Report progress, if anybody listens."""
+        if self.progress is not None:
+            self.progress(stage, done, total, text)
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedStep:
+    """A plan for one structure of data, ready to be emitted."""
+
+    program: Program
+    schedule: Schedule
+    report: Report
+    batch_size: int
+
+    def emit(self, inputs: Sequence[tf.Tensor]) -> Any:
+        """Emit the planned step into the function being traced."""
+        return emit(self.program, self.schedule.plan, self.schedule.peak_bytes, inputs)
+
+
+def plan_step(
+    step: Callable[[Any], Any],
+    spec: Any,
+    batch_size: int,
+    options: PlanOptions,
+    name: str,
+    earlier: Sequence[PlannedStep] = (),
+) -> PlannedStep:
+    """Plan a training step.
+
+    Parameters
+    ----------
+    step : callable of one argument
+    spec : nest of tf.TensorSpec
+        Of its argument, the batch dimension None.
+    batch_size : int
+        What None stands for when sizes are counted.
+    name : str
+        Of the model, for messages.
+    earlier : sequence of PlannedStep
+        Plans for other structures of data; a schedule for an equal graph is used again.
+
+    Raises
+    ------
+    InfeasibleBudgetError
+        If no schedule fits the budget, by proof, by search or by measurement.
+    CheckmateError
+        As `trace_step`, `build_program` and `op_costs` raise.
+    """
+    seconds: dict[str, float] = {}
+    with _timed(seconds, "trace"):
+        options.tell("trace", 0, 1, name)
+        traced = trace_step(step, spec)
+        shapes = [tf.TensorShape([batch_size if d is None else d for d in t.shape]) for t in traced.inputs]
+        program = build_program(traced, with_static_batch(traced, shapes), name)
+        options.tell("trace", 1, 1, f"{len(program.graph)} nodes of {len(traced.operations)} operations")
+    with _timed(seconds, "costs"):
+        graph = _with_costs(program, options)
+    device = find_device()
+    plain = keep_all(graph)
+    budget_bytes = _budget_bytes(options.budget, plain, device)
+    for other in earlier:
+        if _equal(other.schedule.graph, graph) and other.report.budget_bytes == budget_bytes:
+            return PlannedStep(program, other.schedule, other.report, batch_size)
+    schedule, attempts, why = _fit(program, graph, plain, budget_bytes, device, options, seconds)
+    best = next((a for a in attempts if a.predicted_bytes == schedule.peak_bytes), None)
+    report = Report(
+        model=name,
+        device=device.name,
+        batch_size=batch_size,
+        asked=str(options.budget),
+        budget_bytes=budget_bytes,
+        plain_peak_bytes=plain.peak_bytes,
+        predicted_peak_bytes=schedule.peak_bytes,
+        measured_peak_bytes=best.measured_bytes if best else None,
+        not_measured=why,
+        foreign_bytes=max(0, device.current_bytes() - program.variable_bytes) if device.measurable else 0,
+        variable_bytes=program.variable_bytes,
+        input_bytes=program.input_bytes,
+        costs=options.costs if isinstance(options.costs, str) else "given",
+        attempts=tuple(attempts),
+        seconds=seconds,
+        schedule=schedule,
+    )
+    log.info("%s", report)
+    return PlannedStep(program, schedule, report, batch_size)
+
+
+def _with_costs(program: Program, options: PlanOptions) -> Graph:
+    operations = list(program.node_of)
+    copies = [program.static.operations[op] for op in operations]
+    extra: dict[str, Any] = {}
+    if options.costs == "profile" and options.progress is not None:
+        extra["progress"] = lambda done, total, text: options.tell("costs", done, total, text)
+    costs = op_costs(copies, options.costs, **extra)
+    total = program.node_costs(operations, costs)
+    return program.graph.with_costs(total, cost_unit(options.costs))
+
+
+def _budget_bytes(budget: Budget, plain: Schedule, device: Device) -> int:
+    if budget.auto:
+        return device.limit_bytes
+    if budget.fraction is not None:
+        return int(budget.fraction * plain.peak_bytes)
+    return int(budget.size_bytes or 0)
+
+
+def _equal(a: Graph, b: Graph) -> bool:
+    same = a.inputs == b.inputs and a.constant_bytes == b.constant_bytes
+    columns = ("kinds", "sizes", "workspace", "recompute_until", "costs")
+    return same and all(np.array_equal(getattr(a, c), getattr(b, c)) for c in columns)
+
+
+def _fit(
+    program: Program,
+    graph: Graph,
+    plain: Schedule,
+    budget_bytes: int,
+    device: Device,
+    options: PlanOptions,
+    seconds: dict[str, float],
+) -> tuple[Schedule, list[Attempt], str]:
+    """The cheapest schedule found whose measured peak is within the budget; without measurement, the first."""
+    attempts: list[Attempt] = []
+    measure = options.verify and device.measurable
+    target, least_measured = budget_bytes, None
+    seen: dict[int, tuple[Schedule, int | None]] = {}
+    for attempt in range(options.tries if measure else 1):
+        with _timed(seconds, "solve"):
+            try:
+                schedule = _solve(graph, plain, target, options, seconds)
+            except InfeasibleBudgetError as error:
+                if attempt == 0:
+                    raise
+                raise InfeasibleBudgetError(
+                    f"budget {format_bytes(budget_bytes)} cannot be kept: the device's allocator needed "
+                    f"{format_bytes(least_measured or 0)} for a plan of {format_bytes(attempts[-1].predicted_bytes)}, and "
+                    f"{error}",
+                    budget_bytes,
+                    least_measured or error.minimum_bytes,
+                    proven=False,
+                ) from None
+        if not measure:
+            why = HOW_TO_MEASURE if options.verify else "verify=False"
+            return schedule, attempts, why
+        if schedule.peak_bytes in seen:
+            measured: int | None = seen[schedule.peak_bytes][1]
+        else:
+            with _timed(seconds, "emit and measure"):
+                options.tell("measure", attempt, options.tries, f"predicted {format_bytes(schedule.peak_bytes)}")
+                measured = _measure(program, schedule.plan, schedule.peak_bytes, device)
+        attempts.append(Attempt(target, schedule.peak_bytes, measured, schedule.overhead))
+        seen[schedule.peak_bytes] = (schedule, measured)
+        if measured is not None and measured <= budget_bytes:
+            options.tell("measure", options.tries, options.tries, f"measured {format_bytes(measured)}")
+            return schedule, attempts, ""
+        if measured is not None:
+            least_measured = min(measured, least_measured or measured)
+        over = measured - budget_bytes if measured is not None else budget_bytes // 10
+        target = min(schedule.peak_bytes, target) - over - over // 8
+    raise InfeasibleBudgetError(
+        f"budget {format_bytes(budget_bytes)} was not kept by any of {options.tries} plans; the least measured peak was "
+        f"{format_bytes(least_measured or 0)}: raise the budget to that or lower the batch size",
+        budget_bytes,
+        least_measured or budget_bytes,
+        proven=False,
+    )
+
+
+def _solve(graph: Graph, plain: Schedule, target: int, options: PlanOptions, seconds: dict[str, float]) -> Schedule:
+    left = max(5.0, options.time_limit - seconds.get("solve", 0.0))
+
+    def progress(elapsed: float, cost: float, bound: float, gap: float) -> None:
+        text = f"overhead {cost / graph.base_cost - 1:.2%}, gap {gap:.2%}" if np.isfinite(cost) else "searching"
+        options.tell("solve", min(elapsed, left), left, text)
+
+    chosen = SolveOptions(time_limit=left, gap=options.gap, seed=options.seed, progress=progress)
+    return solve(graph, target, options.strategy, chosen)
+
+
+def _measure(program: Program, plan: Plan, limit_bytes: int, device: Device) -> int | None:
+    batch = [_example(program.static.tensors[id(t)]) for t in program.step.inputs]
+    specs = [tf.TensorSpec(t.shape, t.dtype) for t in program.step.inputs]
+    function = tf.function(lambda *inputs: emit(program, plan, limit_bytes, inputs), autograph=False)
+    concrete = function.get_concrete_function(*specs)
+    variables = list({id(v): v for v in concrete.graph.variables}.values())
+    peak, reason = measure_peak(device, lambda: concrete(*batch), variables)
+    if peak is None:
+        log.warning("a plan ran out of memory while it was measured: %s", reason)
+    return peak
+
+
+def _example(t: tf.Tensor) -> tf.Tensor:
+    """Data of the right shape and type; its values do not matter for memory."""
+    if t.dtype.is_floating:
+        return tf.cast(tf.random.stateless_uniform(t.shape, [0, 0]), t.dtype)
+    return tf.zeros(t.shape, t.dtype)
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds[stage] = seconds.get(stage, 0.0) + time.perf_counter() - start

@@ -1,0 +1,162 @@
+"""What a batch looks like: from the data, from a given spec, or from the model itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from ..errors import BatchSizeError, DynamicShapeError, ModelError
+
+__all__ = ["batch_of", "data_spec", "open_batch", "spec_of_tensors"]
+
+_ASK = "give batch_size=, input_spec= (tf.TensorSpecs with a batch dimension) or data= (arrays or a tf.data.Dataset)"
+
+
+def data_spec(model: keras.Model, batch_size: int | None, input_spec: Any, data: Any) -> tuple[Any, int]:
+    """Structure, types and shapes of a batch with the batch dimension open, and the batch size to plan for.
+
+    Parameters
+    ----------
+    model : keras.Model
+    batch_size : int or None
+    input_spec : nest of tf.TensorSpec or None
+        `(x, y)` or `(x, y, sample_weight)`, as a step sees them.
+    data : tuple of arrays, tf.data.Dataset, or None
+
+    Returns
+    -------
+    (nest of tf.TensorSpec, int)
+
+    Raises
+    ------
+    BatchSizeError
+        If none of the three tells the batch size, or they disagree.
+    ModelError
+        If the model's data cannot be told from the model alone.
+    """
+    if batch_size is not None and (isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1):
+        raise BatchSizeError(f"batch_size={batch_size!r} is not a positive whole number")
+    if input_spec is not None:
+        spec, found = input_spec, batch_of(input_spec)
+    elif data is not None:
+        spec, found = _spec_of_data(data)
+    elif batch_size is not None:
+        spec, found = _spec_of_model(model), None
+    else:
+        raise BatchSizeError(f"no batch size: memory cannot be planned without one; {_ASK}")
+    if batch_size is None and found is None:
+        raise BatchSizeError(f"the batch dimension of the given data is open; {_ASK}")
+    if batch_size is not None and found is not None and found > batch_size:
+        raise BatchSizeError(f"the given data has batches of {found}, batch_size is {batch_size}: they must agree")
+    return open_batch(spec), batch_size or int(found or 0)
+
+
+def spec_of_tensors(data: Any) -> Any:
+    """Specs of a batch of tensors, None where there is none, the batch dimension open.
+
+    Raises
+    ------
+    ModelError
+        For sparse and ragged tensors.
+    DynamicShapeError
+        If another dimension than the batch is open.
+    """
+    return open_batch(tf.nest.map_structure(_spec_of, data))
+
+
+def open_batch(spec: Any) -> Any:
+    """The same specs with the first dimension None."""
+
+    def opened(t: Any) -> Any:
+        if t is None:
+            return None
+        if not isinstance(t, tf.TensorSpec):
+            raise ModelError(f"{type(t).__name__} inputs have no fixed size; make them dense before they reach the model")
+        if t.shape.rank is None or None in t.shape[1:].as_list():
+            raise DynamicShapeError(
+                f"an input of shape {t.shape} has an open dimension besides the batch, so its size is unknown: pad it to a "
+                "fixed size, or give the size in input_spec="
+            )
+        return tf.TensorSpec([None, *t.shape[1:]] if t.shape.rank else [], t.dtype)
+
+    return tf.nest.map_structure(opened, spec)
+
+
+def batch_of(spec: Any) -> int | None:
+    """The batch size in a nest of specs, None if open."""
+    sizes = {t.shape[0] for t in tf.nest.flatten(spec) if isinstance(t, tf.TensorSpec) and t.shape.rank}
+    sizes.discard(None)
+    if len(sizes) > 1:
+        raise BatchSizeError(f"inputs disagree on the batch size: {sorted(sizes)}")
+    return sizes.pop() if sizes else None
+
+
+def _spec_of(t: Any) -> Any:
+    if t is None:
+        return None
+    if not isinstance(t, tf.Tensor):
+        raise ModelError(f"{type(t).__name__} inputs have no fixed size; make them dense before they reach the model")
+    return tf.TensorSpec(t.shape, t.dtype)
+
+
+def _spec_of_data(data: Any) -> tuple[Any, int | None]:
+    if isinstance(data, tf.data.Dataset):
+        spec = data.element_spec
+        found = batch_of(spec)
+        if found is None:
+            for batch in data.take(1):
+                found = batch_of(tf.nest.map_structure(_spec_of, batch))
+        return spec, found
+    arrays = tuple(data) if isinstance(data, (tuple, list)) else (data,)
+
+    def spec(array: Any) -> Any:
+        if array is None:
+            return None
+        t = tf.convert_to_tensor(array)
+        dtype = tf.as_dtype(keras.config.floatx()) if t.dtype.is_floating else t.dtype  # as Keras's adapters cast
+        return tf.TensorSpec(t.shape, dtype)
+
+    specs = tf.nest.map_structure(spec, arrays)
+    return specs, batch_of(specs)
+
+
+def _spec_of_model(model: keras.Model) -> Any:
+    """(x, y) of a model with declared inputs and outputs: y follows from each output's loss."""
+    if not getattr(model, "inputs", None) or not getattr(model, "outputs", None):
+        raise ModelError(
+            f"{model.name!r} does not declare its inputs (a subclassed model): give data= (a batch of arrays, or a "
+            "tf.data.Dataset) or input_spec= instead of batch_size alone"
+        )
+    functional = model if hasattr(model, "_inputs_struct") else getattr(model, "_functional", None)
+    inputs = getattr(functional, "_inputs_struct", model.inputs)
+    outputs = getattr(functional, "_outputs_struct", model.outputs)
+    x = tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), inputs)
+    y = tf.nest.map_structure(_target, outputs, _losses(model, outputs))
+    return (x,) if all(t is None for t in tf.nest.flatten(y)) else (x, y)
+
+
+def _losses(model: keras.Model, outputs: Any) -> Any:
+    """The loss of each output, in the outputs' structure."""
+    given = model.loss
+    flat = tf.nest.flatten(outputs)
+    if isinstance(given, dict):
+        names = list(outputs) if isinstance(outputs, dict) else model.output_names
+        order = [given.get(name) for name in names]
+    elif isinstance(given, (list, tuple)):
+        order = list(given)
+    else:
+        order = [given] * len(flat)
+    if len(order) != len(flat):
+        raise ModelError("the losses do not match the model's outputs one to one; give data= or input_spec=")
+    return tf.nest.pack_sequence_as(outputs, order)
+
+
+def _target(output: Any, loss: Any) -> Any:
+    if loss is None:
+        return None
+    name = loss if isinstance(loss, str) else getattr(loss, "name", None) or getattr(loss, "__name__", "")
+    if "sparse" in str(name).lower():
+        return tf.TensorSpec(output.shape[:-1], tf.int64)
+    return tf.TensorSpec(output.shape, keras.config.floatx())

@@ -1,0 +1,155 @@
+"""The report that `model.checkmate` holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ..schedule import Schedule
+from ..units import format_bytes
+
+__all__ = ["Attempt", "Report"]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One plan that was tried on the device.
+
+    Attributes
+    ----------
+    target_bytes : int
+        What the schedule had to fit, by prediction.
+    predicted_bytes, measured_bytes : int, int or None
+        Its peak by the evaluator and by the allocator; None if it ran out of memory or could not be measured.
+    overhead : float
+        Predicted.
+    """
+
+    target_bytes: int
+    predicted_bytes: int
+    measured_bytes: int | None
+    overhead: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `compile` did.
+
+    Sizes are bytes and totals of the device: parameters, optimizer slots, inputs, gradients, activations, workspace.
+
+    Attributes
+    ----------
+    model, device : str
+    batch_size : int
+    asked : str
+        The budget as given.
+    budget_bytes, plain_peak_bytes, predicted_peak_bytes : int
+        The budget, the plain step's predicted peak, and the plan's predicted peak.
+    measured_peak_bytes : int or None
+        By the device's allocator, other tenants of the device (`foreign_bytes`) included.
+    not_measured : str
+        Why not, if it was not.
+    foreign_bytes : int
+        What else was on the device when the plan was measured.
+    variable_bytes, input_bytes : int
+        Parts of every peak.
+    overhead, proven_overhead : float
+        Cost of recomputation over the step's cost: the plan's, and the least that any schedule can have at the plan's
+        target, by the relaxation.
+    attempts : tuple of Attempt
+        Plans tried on the device, in order.
+    seconds : mapping from stage ("trace", "costs", "solve", "emit and measure") to seconds
+    schedule : Schedule
+    """
+
+    model: str
+    device: str
+    batch_size: int
+    asked: str
+    budget_bytes: int
+    plain_peak_bytes: int
+    predicted_peak_bytes: int
+    measured_peak_bytes: int | None
+    not_measured: str
+    foreign_bytes: int
+    variable_bytes: int
+    input_bytes: int
+    costs: str
+    attempts: tuple[Attempt, ...]
+    seconds: Mapping[str, float]
+    schedule: Schedule = field(repr=False)
+
+    @property
+    def overhead(self) -> float:
+        return self.schedule.overhead
+
+    @property
+    def proven_overhead(self) -> float:
+        base = self.schedule.graph.base_cost
+        return max(0.0, self.schedule.lower_bound / base - 1) if base else 0.0
+
+    @property
+    def recomputations(self) -> int:
+        """How many computations the plan adds to those of the plain step."""
+        return int((self.schedule.evaluation.counts - 1).sum())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        values = {k: v for k, v in self.__dict__.items() if k not in ("schedule", "attempts", "seconds")}
+        schedule = self.schedule
+        return {
+            **values,
+            "overhead": self.overhead,
+            "proven_overhead": self.proven_overhead,
+            "gap": schedule.gap,
+            "strategy": schedule.strategy,
+            "solver": schedule.solver,
+            "status": schedule.status,
+            "nodes": len(schedule.graph),
+            "recomputations": self.recomputations,
+            "attempts": [asdict(a) for a in self.attempts],
+            "seconds": dict(self.seconds),
+        }
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)
+
+    def __str__(self) -> str:
+        s = self.schedule
+        if self.measured_peak_bytes is not None:
+            verdict = "within" if self.measured_peak_bytes <= self.budget_bytes else "OVER"
+            measured = f"{format_bytes(self.measured_peak_bytes)}, {verdict} the budget"
+            if self.foreign_bytes > 1e6:
+                measured += f" ({format_bytes(self.foreign_bytes)} of it other tenants of the device)"
+        else:
+            measured = f"not measured: {self.not_measured}"
+        rows = [
+            ("model", f"{self.model}, batch {self.batch_size}, on {self.device}"),
+            ("budget", f"{format_bytes(self.budget_bytes)} (asked: {self.asked})"),
+            (
+                "plain step",
+                f"{format_bytes(self.plain_peak_bytes)} predicted, of it {format_bytes(self.variable_bytes)} variables "
+                f"and {format_bytes(self.input_bytes)} inputs",
+            ),
+            ("predicted peak", format_bytes(self.predicted_peak_bytes)),
+            ("measured peak", measured),
+            (
+                "recomputation",
+                f"{self.recomputations} of {len(s.graph)} nodes again, {self.overhead:.2%} of the step's cost ({self.costs})",
+            ),
+            ("proven", f"no schedule within {format_bytes(s.budget_bytes or self.budget_bytes)} by prediction costs less than "
+             f"{self.proven_overhead:.2%} more; gap {s.gap:.2%}"),
+            ("solved by", f"{s.strategy} ({s.solver or 'no solver'}), {s.status}"),
+            ("time", ", ".join(f"{k} {v:.1f} s" for k, v in self.seconds.items())),
+        ]
+        if len(self.attempts) > 1:
+            tries = "; ".join(
+                f"{format_bytes(a.predicted_bytes)} predicted, "
+                + (f"{format_bytes(a.measured_bytes)} measured" if a.measured_bytes is not None else "out of memory")
+                for a in self.attempts
+            )
+            rows.insert(5, ("plans tried", tries))
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)

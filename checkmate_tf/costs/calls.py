@@ -19,14 +19,14 @@ def called_graphs(op: Any) -> list[Any]:
     return [graph for name in names if (graph := function_graph(op, name)) is not None]
 
 
-def call_total(op: Any, measure: Callable[[Any, int], float], unknown_dim: int = 1) -> float:
+def call_total(op: Any, measure: Callable[[Any, int | None], float], unknown_dim: int | None = None) -> float:
     """Sum of a quantity over the functions that an operation calls.
 
     Parameters
     ----------
     op : tf.Operation
-    measure : callable(op, unknown_dim) -> float
-    unknown_dim : int
+    measure : callable (op, unknown_dim) -> float
+    unknown_dim : int, optional
         Used where the caller's own inputs do not tell what an unknown dimension of the body is.
 
     Returns
@@ -43,7 +43,7 @@ def call_total(op: Any, measure: Callable[[Any, int], float], unknown_dim: int =
     return max(totals, default=0.0)
 
 
-def _batch_of(op: Any, graph: Any, default: int) -> int:
+def _batch_of(op: Any, graph: Any, default: int | None) -> int | None:
     """What `None` means inside: the size that the caller's inputs have where the body's do not, the commonest one."""
     outer_inputs = list(op.inputs)[-len(graph.inputs) :] if graph.inputs else []
     seen: Counter[int] = Counter()

@@ -92,7 +92,7 @@ _PER_INPUT |= {"ScatterNd": (1, 1), "ResizeBilinearGrad": (0, 7), "MaxPoolGradWi
 _APPLY = 8  # FLOPs an element of a fused optimizer update, between 2 (gradient descent) and 12 (Adam)
 
 
-def op_flops(op: Any, unknown_dim: int = 1) -> float:
+def op_flops(op: Any, unknown_dim: int | None = None) -> float:
     """FLOPs of running an operation once.
 
     Loops count the body and the condition times the number of iterations, where that follows from a constant bound
@@ -101,8 +101,8 @@ def op_flops(op: Any, unknown_dim: int = 1) -> float:
     Parameters
     ----------
     op : tf.Operation
-    unknown_dim : int
-        What an unknown dimension is taken to be.
+    unknown_dim : int, optional
+        What an unknown dimension is taken to be (see `sizes.py`).
 
     Returns
     -------
@@ -138,37 +138,37 @@ def op_cost_flops(ops: Iterable[Any]) -> NDArray[np.float64]:
 # Rules that need more than a count: each returns None where a shape that it needs is unknown. ---------------------
 
 
-def _conv(op: Any, unknown: int) -> float | None:
+def _conv(op: Any, unknown: int | None) -> float | None:
     kernel = dims(op.inputs[1], unknown)  # (spatial..., channels of a group, out channels)
     return None if kernel is None else 2 * output_elements(op.outputs[0], unknown) * math.prod(kernel[:-1])
 
 
-def _conv_input(op: Any, unknown: int) -> float | None:
+def _conv_input(op: Any, unknown: int | None) -> float | None:
     kernel, grad = dims(op.inputs[1], unknown), elements(op.inputs[2], unknown)
     return None if kernel is None or grad is None else 2 * grad * math.prod(kernel[:-1])
 
 
-def _conv_filter(op: Any, unknown: int) -> float | None:
+def _conv_filter(op: Any, unknown: int | None) -> float | None:
     kernel, grad = dims(op.outputs[0], unknown), elements(op.inputs[2], unknown)
     return None if kernel is None or grad is None else 2 * grad * math.prod(kernel[:-1])
 
 
-def _depthwise(op: Any, unknown: int) -> float | None:
+def _depthwise(op: Any, unknown: int | None) -> float | None:
     kernel = dims(op.inputs[1], unknown)  # (height, width, channels, multiplier)
     return None if kernel is None else 2 * output_elements(op.outputs[0], unknown) * math.prod(kernel[:2])
 
 
-def _depthwise_input(op: Any, unknown: int) -> float | None:
+def _depthwise_input(op: Any, unknown: int | None) -> float | None:
     kernel, grad = dims(op.inputs[1], unknown), elements(op.inputs[2], unknown)
     return None if kernel is None or grad is None else 2 * grad * math.prod(kernel[:2])
 
 
-def _depthwise_filter(op: Any, unknown: int) -> float | None:
+def _depthwise_filter(op: Any, unknown: int | None) -> float | None:
     kernel, grad = dims(op.outputs[0], unknown), elements(op.inputs[2], unknown)
     return None if kernel is None or grad is None else 2 * grad * math.prod(kernel[:2])
 
 
-def _matmul(op: Any, unknown: int) -> float | None:
+def _matmul(op: Any, unknown: int | None) -> float | None:
     left = dims(op.inputs[0], unknown)
     if left is None:
         return None
@@ -176,7 +176,7 @@ def _matmul(op: Any, unknown: int) -> float | None:
     return 2 * output_elements(op.outputs[0], unknown) * left[-2 if op.get_attr(flag) else -1]
 
 
-def _einsum(op: Any, unknown: int) -> float | None:
+def _einsum(op: Any, unknown: int | None) -> float | None:
     equation = op.get_attr("equation")
     text = equation.decode() if isinstance(equation, bytes) else equation
     sizes: dict[str, int] = {}
@@ -198,40 +198,40 @@ def _einsum(op: Any, unknown: int) -> float | None:
     return (2 if len(op.inputs) > 1 else 1) * points
 
 
-def _batch_norm(op: Any, unknown: int) -> float:
+def _batch_norm(op: Any, unknown: int | None) -> float:
     # mean 1, variance 3, scale and shift 2
     return (6 if op.get_attr("is_training") else 2) * output_elements(op.outputs[0], unknown)
 
 
-def _batch_norm_grad(op: Any, unknown: int) -> float:
+def _batch_norm_grad(op: Any, unknown: int | None) -> float:
     # d_offset 1, normalised input 2, d_scale 2; then d_input 4, or 1 with fixed statistics
     return (9 if op.get_attr("is_training") else 6) * output_elements(op.outputs[0], unknown)
 
 
-def _pool(op: Any, unknown: int) -> float:
+def _pool(op: Any, unknown: int | None) -> float:
     return math.prod(op.get_attr("ksize")) * output_elements(op.outputs[0], unknown)
 
 
-def _pool_grad(op: Any, unknown: int) -> float:
+def _pool_grad(op: Any, unknown: int | None) -> float:
     # one comparison (max) or addition (average) for each place of the window of each incoming gradient
     grad = op.inputs[2 if op.type.startswith("MaxPool") else 1]
     return math.prod(op.get_attr("ksize")) * output_elements(grad, unknown)
 
 
-def _mean(op: Any, unknown: int) -> float:
+def _mean(op: Any, unknown: int | None) -> float:
     return output_elements(op.inputs[0], unknown) + output_elements(op.outputs[0], unknown)
 
 
-def _add_n(op: Any, unknown: int) -> float:
+def _add_n(op: Any, unknown: int | None) -> float:
     return (len(op.inputs) - 1) * output_elements(op.outputs[0], unknown)
 
 
-def _fft(op: Any, unknown: int) -> float:
+def _fft(op: Any, unknown: int | None) -> float:
     points = max(output_elements(op.inputs[0], unknown), output_elements(op.outputs[0], unknown))
     return 5 * points * math.log2(max(points, 2))
 
 
-_RULES: dict[str, Callable[[Any, int], float | None]] = {
+_RULES: dict[str, Callable[[Any, int | None], float | None]] = {
     "Conv2D": _conv,
     "Conv3D": _conv,
     "Conv2DBackpropInput": _conv_input,

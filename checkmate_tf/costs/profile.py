@@ -1,9 +1,10 @@
 """Costs measured on this device, operation by operation.
 
 Operations with the same signature (`signature.py`) are timed once, eagerly, on fabricated inputs (`fabricate.py`): one
-run to warm up, then repetitions of which the lower quartile counts (others use the processor too), less what calling an operation from Python takes. Results
-are kept on disk (`cache.py`). Operations whose tensors are all small get one fixed cost. What cannot be run alone, does
-not fit, or comes after the time budget is estimated by the roofline, with rates fitted to what was measured.
+run to warm up, then repetitions of which the lower quartile counts (others use the processor too), less what calling an
+operation from Python takes. Results are kept on disk (`cache.py`). Operations whose tensors are all small get one fixed
+cost. What cannot be run alone, does not fit, or comes after the time budget is estimated by the roofline, with rates
+fitted to what was measured.
 
 **What this does badly.** Operations run alone: in a step, neighbours share caches, oneDNN fuses (Conv2D + BiasAdd), an
 elementwise operation may write into its dying input, and small operations overlap on several threads. Token ids are all

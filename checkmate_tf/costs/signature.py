@@ -14,6 +14,7 @@ from .values import StaticValues
 
 __all__ = ["Signer"]
 
+_MAX_LENGTH = 600
 _IGNORED = frozenset(("container", "shared_name", "parallel_iterations", "config", "config_proto", "executor_type"))
 
 
@@ -35,7 +36,8 @@ class Signer:
         if key not in self._signed:
             self._signed[key] = "unfinished"
             inputs = ", ".join(self._input(t) for t in op.inputs)
-            self._signed[key] = f"{op.type}({inputs}){self._attributes(op)}"
+            text = f"{op.type}({inputs}){self._attributes(op)}"
+            self._signed[key] = text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}...#{_digest(text)}"
         return self._signed[key]
 
     def _input(self, tensor: Any) -> str:

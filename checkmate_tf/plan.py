@@ -170,7 +170,7 @@ def evaluate(graph: Graph, plan: Plan) -> Evaluation:
     until = graph.recompute_until.tolist()
     live = graph.constant_bytes
     memory: list[int] = []
-    cost, peak, peak_node, stage = 0.0, live, 0, 0
+    peak, peak_node, stage = live, 0, 0
     for at, (op, node, register, reads) in enumerate(plan.statements):
         if op == ALLOCATE:
             if register in holder:
@@ -190,7 +190,6 @@ def evaluate(graph: Graph, plan: Plan) -> Evaluation:
                 stage += 1
             counts[node] += 1
             ready.add(register)
-            cost += float(graph.costs[node])
             memory.append(live + workspace[node])
             if memory[-1] > peak:
                 peak, peak_node = memory[-1], node
@@ -204,4 +203,5 @@ def evaluate(graph: Graph, plan: Plan) -> Evaluation:
     missing = np.flatnonzero(counts == 0)
     if missing.size:
         raise PlanError(f"{graph.names[int(missing[0])]} is never computed")
+    cost = float((graph.costs * counts).sum())  # rounds as base_cost does: nothing recomputed is an overhead of 0.0
     return Evaluation(cost, graph.base_cost, int(peak), peak_node, np.array(memory, dtype=np.int64), counts)

@@ -1,0 +1,122 @@
+"""Graphs for the tests: small ones by hand, skeletons of networks, and random ones for Hypothesis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import strategies as st
+
+from checkmate_tf.graph import BACKWARD, FORWARD, LOSS, Graph
+
+__all__ = ["chain", "random_graphs", "resnet", "training", "transformer", "unet"]
+
+
+def training(
+    inputs: Sequence[Sequence[int]],
+    costs: Sequence[float],
+    sizes: Sequence[int],
+    *,
+    saves: Sequence[Sequence[int]] | None = None,
+    name: str = "skeleton",
+    **fields: object,
+) -> Graph:
+    """A training step: forward nodes, a loss on the last, and one gradient node for each forward node in reverse.
+
+    Parameters
+    ----------
+    inputs, costs, sizes
+        Of the forward nodes.
+    saves : sequence of sequences of int, optional
+        Forward values that the gradient node of i reads; by default i and its inputs.
+    """
+    n = len(inputs)
+    users: list[list[int]] = [[] for _ in range(n)]
+    for j, row in enumerate(inputs):
+        for i in row:
+            users[i].append(j)
+    grad = {i: n + (n - i) for i in range(n)}
+    all_inputs = [list(row) for row in inputs] + [[n - 1]]
+    for i in reversed(range(n)):
+        saved = [i, *inputs[i]] if saves is None else list(saves[i])
+        all_inputs.append([*saved, *([grad[u] for u in users[i]] or [n])])
+    return Graph(
+        name=name,
+        names=[f"f{i}" for i in range(n)] + ["loss"] + [f"g{i}" for i in reversed(range(n))],
+        kinds=np.array([FORWARD] * n + [LOSS] + [BACKWARD] * n),
+        costs=np.array([*costs, 0.0, *(2.0 * c for c in reversed(costs))]),
+        sizes=np.array([*sizes, 4, *reversed(sizes)]),
+        inputs=all_inputs,
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def chain(n: int, **fields: object) -> Graph:
+    """n unit layers, their loss and their gradients (each reads its layer's input and output)."""
+    return training([[i - 1] if i else [] for i in range(n)], [1.0] * n, [1] * n, name=f"chain{n}", **fields)
+
+
+def resnet(blocks: int = 58, seed: int = 0) -> Graph:
+    """Residual blocks of three ops (op 1 dear, op 2 and the sum cheap) in four widths: 6 * blocks + 3 nodes."""
+    rng = np.random.default_rng(seed)
+    inputs: list[list[int]] = [[]]
+    costs, sizes = [20.0], [16 << 20]
+    for b in range(blocks):
+        x = len(inputs) - 1
+        stage = 4 * b // blocks
+        size = (16 << 20) >> stage
+        inputs += [[x], [x + 1], [x + 2, x]]
+        costs += [30.0 + 10 * rng.random(), 2.0 + rng.random(), 1.0]
+        sizes += [size, size, size]
+    return training(inputs, costs, sizes, name=f"resnet{blocks}")
+
+
+def transformer(layers: int = 12) -> Graph:
+    """Attention (a large cheap score matrix) and a feed-forward part, with residual sums."""
+    inputs: list[list[int]] = [[]]
+    costs, sizes = [1.0], [4 << 20]
+    for _ in range(layers):
+        x = len(inputs) - 1
+        inputs += [[x], [x + 1], [x + 2], [x + 1, x + 3], [x + 4, x], [x + 5], [x + 6], [x + 7], [x + 8, x + 5]]
+        costs += [1.0, 12.0, 3.0, 5.0, 0.5, 1.0, 16.0, 16.0, 0.5]
+        sizes += [4 << 20, 12 << 20, 24 << 20, 4 << 20, 4 << 20, 4 << 20, 16 << 20, 4 << 20, 4 << 20]
+    return training(inputs, costs, sizes, name=f"transformer{layers}")
+
+
+def unet(depth: int = 4) -> Graph:
+    """Two convolutions a level down and up, with skips."""
+    inputs: list[list[int]] = [[]]
+    costs, sizes, skips = [4.0], [64 << 20], []
+    for d in range(depth):
+        x = len(inputs) - 1
+        inputs += [[x], [x + 1], [x + 2]]
+        costs += [20.0, 20.0, 1.0]
+        sizes += [(64 << 20) >> d, (64 << 20) >> d, (16 << 20) >> d]
+        skips.append(x + 2)
+    for d in reversed(range(depth)):
+        x = len(inputs) - 1
+        inputs += [[x], [x + 1, skips[d]], [x + 2]]
+        costs += [10.0, 30.0, 20.0]
+        sizes += [(64 << 20) >> d, (64 << 20) >> d, (64 << 20) >> d]
+    return training(inputs, costs, sizes, name=f"unet{depth}")
+
+
+@st.composite
+def random_graphs(draw: st.DrawFn, max_nodes: int = 7, *, stateful: bool = True, workspace: bool = True) -> Graph:
+    """Any small graph: random edges, kinds in order, some nodes that may not be recomputed."""
+    n = draw(st.integers(2, max_nodes))
+    inputs = [sorted(draw(st.sets(st.integers(0, j - 1), max_size=3))) if j else [] for j in range(n)]
+    first_backward = draw(st.integers(1, n))
+    return Graph(
+        name="random",
+        names=[f"v{i}" for i in range(n)],
+        kinds=np.where(np.arange(n) < first_backward, FORWARD, BACKWARD),
+        costs=np.array(draw(st.lists(st.integers(0, 5), min_size=n, max_size=n)), dtype=float),
+        sizes=np.array(draw(st.lists(st.integers(0, 4), min_size=n, max_size=n))),
+        inputs=inputs,
+        constant_bytes=draw(st.integers(0, 3)),
+        workspace=np.array(draw(st.lists(st.integers(0, 2), min_size=n, max_size=n))) if workspace else None,
+        recompute_until=np.array(
+            draw(st.lists(st.sampled_from([0, n // 2, n, n, n]), min_size=n, max_size=n)) if stateful else [n] * n
+        ),
+    )

@@ -1,0 +1,66 @@
+"""OR-Tools' solvers: GLOP and PDLP for linear programs, HiGHS and SCIP for integer ones.
+
+OR-Tools carries its own HiGHS: do not load `highspy` in the same process (both crash).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from .problem import Milp, Solution, safe_bound
+
+__all__ = ["METHODS", "solve"]
+
+METHODS = ("glop", "pdlp", "highs", "scip")
+
+
+def solve(milp: Milp, method: str = "glop", time_limit: float = 60.0) -> Solution:
+    """Solve with OR-Tools.
+
+    Parameters
+    ----------
+    milp : Milp
+    method : str
+        One of `METHODS`; the first two ignore integrality, and their bound is that of the linear program.
+    time_limit : float
+        Seconds.
+
+    Raises
+    ------
+    ValueError
+        If the method is unknown.
+    """
+    from ortools.linear_solver.python import model_builder_helper as mb
+
+    if method not in METHODS:
+        raise ValueError(f"solver method {method!r} is unknown; choose one of {', '.join(METHODS)}")
+    helper: Any = mb.ModelBuilderHelper()
+    helper.fill_model_from_sparse_data(
+        milp.lower, milp.upper, milp.objective, milp.row_lower, milp.row_upper, sp.csr_matrix(milp.matrix)
+    )
+    mixed = method in ("highs", "scip")
+    if mixed and milp.integer is not None:
+        for j in np.flatnonzero(milp.integer):
+            helper.set_var_integrality(int(j), True)
+    solver: Any = mb.ModelSolverHelper(method)
+    solver.set_time_limit_in_seconds(float(time_limit))
+    solver.solve(helper)
+    status: Any = solver.status() if solver.has_response() else None
+    if status == mb.SolveStatus.INFEASIBLE:
+        return Solution("infeasible", None, np.inf, np.inf)
+    named = {mb.SolveStatus.OPTIMAL: "optimal", mb.SolveStatus.FEASIBLE: "feasible"}.get(status, "unknown")
+    x = np.asarray(solver.variable_values()) if solver.has_solution() else None
+    objective = float(milp.objective @ x) + milp.constant if x is not None else np.inf
+    if mixed:
+        bound = solver.best_objective_bound() + milp.constant if named != "unknown" else -np.inf
+    else:
+        duals = np.asarray(solver.dual_values()) if solver.has_solution() else np.zeros(0)
+        if len(duals) != len(milp.row_lower):
+            duals = np.zeros(len(milp.row_lower))
+        bound = max(
+            safe_bound(milp, duals), safe_bound(milp, -duals)
+        )  # solvers differ in the sign; any multipliers will do
+    return Solution(named, x, objective, bound)

@@ -1,0 +1,117 @@
+"""The default strategy: the eviction search for schedules, and beside it, in another process, a proven lower bound.
+
+Both serve problem (9) of Checkmate (Jain et al., MLSys 2020, section 4) without a licensed solver: the search gives the
+schedule, the relaxation (`bound`) says how far from the optimum it can be, and its keep-sets are starts for the search.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from ..graph import Graph
+from ..plan import evaluate, plan_from_sequence
+from ..schedule import Schedule, keep_all, schedule_from_sequence
+from ..solvers.child import BoundProcess
+from .feasible import infeasible, proven_minimum, tightest
+from .options import SolveOptions
+from .search import KeepSet, search
+
+__all__ = ["checkmate"]
+
+log = logging.getLogger(__name__)
+
+_CLOSED = 1e-9
+_STALL = 5e-4  # of the base cost: an improvement below this in the last quarter of the time is not worth waiting for
+_PATIENCE = 3.0  # seconds at least
+_LEAST = 5.0  # seconds to look for the least budget, for the error message
+
+
+def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
+    """The cheapest schedule found within the budget, with a proven lower bound.
+
+    Parameters
+    ----------
+    graph : Graph
+    budget_bytes : int
+        Constants included.
+    options : SolveOptions
+
+    Raises
+    ------
+    InfeasibleBudgetError
+        If no schedule fits, or none was found in time.
+
+    Notes
+    -----
+    Stops at the gap, at the time limit, on Ctrl-C (with what it has), or when the bound is done and the last quarter of
+    the time has brought less than 0.05% of the base cost.
+    """
+    begun = time.perf_counter()
+    plain = keep_all(graph)
+    if plain.peak_bytes <= budget_bytes:
+        seconds = time.perf_counter() - begun
+        return replace(plain, strategy="checkmate", budget_bytes=budget_bytes, solver="none needed", seconds=seconds)
+    least = proven_minimum(graph)[0]
+    if budget_bytes < least:
+        raise infeasible(graph, budget_bytes, tightest(graph, least, min(_LEAST, options.time_limit), options.seed)[0])
+
+    best: np.ndarray | None = None
+    cost, lower = np.inf, graph.base_cost
+    history: list[tuple[float, float]] = []  # (seconds, cost)
+    sets: list[KeepSet] = []
+
+    def take_sets() -> list[KeepSet]:
+        taken = sets[-2:]
+        sets.clear()
+        return taken
+
+    with BoundProcess(graph, budget_bytes, options.time_limit) as process:
+        told = 0.0
+        try:
+            for sequence in search(graph, budget_bytes, options.seed, take_sets):
+                now = time.perf_counter() - begun
+                if sequence is not None:
+                    found = evaluate(graph, plan_from_sequence(graph, sequence))
+                    if found.peak_bytes <= budget_bytes and found.cost < cost:
+                        best, cost = sequence, found.cost
+                        history.append((now, cost))
+                for news in process.news():
+                    lower = max(lower, float(news["cost"]))
+                    if news["kept"]:
+                        sets.append(KeepSet(np.array(news["boundaries"]), np.array(news["kept"])))
+                gap = 1 - lower / cost if cost else 0.0
+                if options.progress and (now - told >= 1 or not told):
+                    told = now
+                    options.progress(now, cost, lower, gap)
+                if now >= options.time_limit or (best is None and lower == np.inf):
+                    break
+                if best is not None and (gap <= options.gap or (not process.running and _stalled(history, now, graph))):
+                    break
+        except KeyboardInterrupt:
+            if best is None:
+                raise
+            log.warning("interrupted: going on with the best schedule so far")
+    if best is None:
+        known, best = tightest(graph, least, min(_LEAST, options.time_limit), options.seed)
+        if known > budget_bytes:
+            raise infeasible(graph, budget_bytes, known, relaxation=lower == np.inf)
+        cost = evaluate(graph, plan_from_sequence(graph, best)).cost
+    lower = min(lower, cost)
+    seconds = time.perf_counter() - begun
+    status = "optimal" if cost - lower <= _CLOSED * cost else "feasible"
+    log.info("cost %.6g, lower bound %.6g, %s after %.1f s", cost, lower, status, seconds)
+    return schedule_from_sequence(
+        graph, best, strategy="checkmate", solver="eviction search; GLOP, HiGHS", status=status,
+        budget_bytes=budget_bytes, lower_bound=lower, seconds=seconds,
+    )  # fmt: skip
+
+
+def _stalled(history: list[tuple[float, float]], now: float, graph: Graph) -> bool:
+    if now < _PATIENCE:
+        return False
+    before = [cost for when, cost in history if when <= 0.75 * now]
+    return bool(before) and before[-1] - history[-1][1] < _STALL * graph.base_cost

@@ -1,0 +1,115 @@
+"""The least budget: what is provably needed, and what the search is known to manage."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InfeasibleBudgetError
+from ..graph import Graph
+from ..plan import evaluate, plan_from_sequence
+from ..units import format_bytes
+from .problem import pinned_bytes
+from .search import search
+
+__all__ = ["infeasible", "infeasible_plain", "minimum_budget", "proven_minimum", "tightest"]
+
+
+def proven_minimum(graph: Graph) -> tuple[int, int]:
+    """Bytes, constants included, that every schedule needs (working set and pinned values), and the node that does."""
+    needed = pinned_bytes(graph)
+    node = int(np.argmax(needed))
+    return graph.constant_bytes + int(needed[node]), node
+
+
+def minimum_budget(graph: Graph, time_limit: float = 5.0, seed: int = 0) -> tuple[int, int, int]:
+    """Bracket the least feasible budget, by bisection with the search.
+
+    Parameters
+    ----------
+    graph : Graph
+    time_limit : float
+        Seconds; the upper end is what was found by then.
+    seed : int
+
+    Returns
+    -------
+    proven_lower_bytes, achievable_bytes, node : int
+        No schedule fits below the first (constants included); one is known for the second; `node` needs the first.
+    """
+    low, node = proven_minimum(graph)
+    return low, tightest(graph, low, time_limit, seed)[0], node
+
+
+def tightest(graph: Graph, low: int, time_limit: float, seed: int = 0) -> tuple[int, NDArray[np.int64]]:
+    """The least peak found, constants included, and the sequence that has it.
+
+    Parameters
+    ----------
+    low : int
+        Where to start: no schedule has a lower peak.
+    """
+    begun = time.perf_counter()
+    best = np.arange(len(graph))
+    high = evaluate(graph, plan_from_sequence(graph, best)).peak_bytes
+    fails = low - 1
+    while high - fails > max(1, high // 500) and (left := time_limit - (time.perf_counter() - begun)) > 0:
+        ask = low if fails < low else (fails + high) // 2
+        sequence = _first(graph, ask, min(left, time_limit / 8), seed)
+        if sequence is None:
+            fails = ask
+        else:
+            best, high = sequence, evaluate(graph, plan_from_sequence(graph, sequence)).peak_bytes
+    return high, best
+
+
+def infeasible(graph: Graph, budget_bytes: int, known_bytes: int, *, relaxation: bool = False) -> InfeasibleBudgetError:
+    """The error for a budget under which no schedule exists, or none was found.
+
+    Parameters
+    ----------
+    known_bytes : int
+        The least budget with a known schedule.
+    relaxation : bool
+        Whether the relaxation proves that there is none.
+    """
+    (low, node), high = proven_minimum(graph), known_bytes
+    asked, least, found = format_bytes(budget_bytes), format_bytes(low), format_bytes(high)
+    if budget_bytes < low:
+        message = (
+            f"budget {asked} is below {least}, the least that any schedule of this model needs ({graph.names[node]}); "
+            "raise the budget or lower the batch size"
+        )
+        return InfeasibleBudgetError(message, budget_bytes, high, proven=True)
+    why = (
+        "no schedule of this model fits it (proven)"
+        if relaxation
+        else "no schedule was found for it, though none is ruled out"
+    )
+    message = (
+        f"budget {asked} is too small: {why}; the least budget with a known schedule is {found}; raise the budget "
+        "to that or lower the batch size"
+    )
+    return InfeasibleBudgetError(message, budget_bytes, high, proven=relaxation)
+
+
+def infeasible_plain(graph: Graph, budget_bytes: int, peak_bytes: int) -> InfeasibleBudgetError:
+    """The error for a budget below the peak without recomputation, from a strategy that does not recompute."""
+    low, _ = proven_minimum(graph)
+    message = (
+        f"budget {format_bytes(budget_bytes)} is below {format_bytes(peak_bytes)}, the peak without recomputation; "
+        'raise the budget or use strategy="checkmate"'
+    )
+    return InfeasibleBudgetError(message, budget_bytes, peak_bytes, proven=budget_bytes < low)
+
+
+def _first(graph: Graph, budget_bytes: int, seconds: float, seed: int) -> NDArray[np.int64] | None:
+    begun = time.perf_counter()
+    for sequence in search(graph, budget_bytes, seed):
+        if sequence is not None:
+            return sequence
+        if time.perf_counter() - begun > seconds:
+            break
+    return None

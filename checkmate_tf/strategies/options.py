@@ -1,0 +1,44 @@
+"""What every strategy is asked with: one frozen value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["Progress", "SolveOptions"]
+
+Progress = Callable[[float, float, float, float], None]
+
+
+@dataclass(frozen=True)
+class SolveOptions:
+    """Limits of a solve.
+
+    Parameters
+    ----------
+    time_limit : float
+        Seconds. The best schedule found so far is returned then.
+    gap : float
+        Stop when (cost - lower bound) / cost is proven to be at most this.
+    seed : int
+        Of the random search.
+    progress : callable, optional
+        Called with (seconds, best cost, lower bound, gap) about once a second; costs in the graph's unit. The best
+        cost is infinite until a schedule is found.
+
+    Raises
+    ------
+    ValueError
+        If a limit is negative or not a number.
+    """
+
+    time_limit: float = 60.0
+    gap: float = 0.01
+    seed: int = 0
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        if not self.time_limit > 0:
+            raise ValueError(f"time_limit is {self.time_limit!r}; give a number of seconds above 0")
+        if not self.gap >= 0:
+            raise ValueError(f"gap is {self.gap!r}; give a fraction of the cost, 0.01 for 1%, or 0 for the optimum")

@@ -9,7 +9,7 @@ fitted to what was measured.
 **What this does badly.** Operations run alone: in a step, neighbours share caches, oneDNN fuses (Conv2D + BiasAdd), an
 elementwise operation may write into its dying input, max-pooling hands its gradient a workspace (alone, that gradient
 takes several times as long), and small operations and independent loops overlap on several threads. Token ids are all
-zero, so a gather reads one cached row. What else runs on the machine is measured with it, and cached: profile when it is
+zero, so a gather reads one cached row. What else runs on the machine is measured too, and cached: profile when it is
 quiet, or pass `cache=False`.
 
 Sum over a step, against the measured step on two CPU cores: MobileNet b32 96px 1.01, ResNet50 b32 96px 1.00, a 4-layer

@@ -7,13 +7,13 @@ cost. What cannot be run alone, does not fit, or comes after the time budget is 
 fitted to what was measured.
 
 **What this does badly.** Operations run alone: in a step, neighbours share caches, oneDNN fuses (Conv2D + BiasAdd), an
-elementwise operation may write into its dying input, max-pooling hands its gradient a workspace (alone, that gradient
-takes several times as long), and small operations and independent loops overlap on several threads. Token ids are all
-zero, so a gather reads one cached row. What else runs on the machine is measured too, and cached: profile when it is
-quiet, or pass `cache=False`.
+elementwise operation may write into its dying input, and small operations and independent loops overlap on several
+threads. Token ids are all zero, so a gather reads one cached row. What else runs on the machine is measured too, and
+cached: profile when it is quiet, or pass `cache=False`.
 
-Sum over a step, against the measured step on two CPU cores: MobileNet b32 96px 1.01, ResNet50 b32 96px 1.00, a 4-layer
-transformer with dropout 1.04, two LSTM layers 1.02; models whose step takes a few milliseconds up to 2.
+Sum over a step against the median measured step, on two CPU cores shared with other work: MobileNet b32 96px 0.97-1.01,
+ResNet50 b32 96px 1.00, a 4-layer transformer with dropout 1.04, two LSTM layers 1.02-1.10. Steps of a few milliseconds
+are overestimated, up to twice.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 _CLOSED = 1e-9
 _STALL = 5e-4  # of the base cost: an improvement below this in the last quarter of the time is not worth waiting for
 _PATIENCE = 3.0  # seconds at least
+_QUIET = 10.0  # seconds after which a bound that has not moved for half of the time is taken for done
 _LEAST = 5.0  # seconds to look for the least budget, for the error message
 
 
@@ -47,8 +48,8 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
 
     Notes
     -----
-    Stops at the gap, at the time limit, on Ctrl-C (with what it has), or when the bound is done and the last quarter of
-    the time has brought less than 0.05% of the base cost.
+    Stops at the gap, at the time limit, on Ctrl-C (with what it has), or when the bound is done (or has not moved for
+    half of the time) and the last quarter of the time has brought less than 0.05% of the base cost.
     """
     begun = time.perf_counter()
     plain = keep_all(graph)
@@ -70,7 +71,7 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
         return taken
 
     with BoundProcess(graph, budget_bytes, options.time_limit) as process:
-        told = 0.0
+        told = raised = 0.0
         try:
             for sequence in search(graph, budget_bytes, options.seed, take_sets):
                 now = time.perf_counter() - begun
@@ -80,6 +81,8 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
                         best, cost = sequence, found.cost
                         history.append((now, cost))
                 for news in process.news():
+                    if float(news["cost"]) > lower + 0.1 * _STALL * graph.base_cost:
+                        raised = now
                     lower = max(lower, float(news["cost"]))
                     if news["kept"]:
                         sets.append(KeepSet(np.array(news["boundaries"]), np.array(news["kept"])))
@@ -89,7 +92,8 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
                     options.progress(now, cost, lower, gap)
                 if now >= options.time_limit or (best is None and lower == np.inf):
                     break
-                if best is not None and (gap <= options.gap or (not process.running and _stalled(history, now, graph))):
+                quiet = not process.running or (now > _QUIET and raised < 0.5 * now)
+                if best is not None and (gap <= options.gap or (quiet and _stalled(history, now, graph))):
                     break
         except KeyboardInterrupt:
             if best is None:

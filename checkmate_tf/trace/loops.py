@@ -14,20 +14,28 @@ from tensorflow.python.framework import function_def_to_graph
 
 from .ops import view_of
 
-__all__ = ["PUSHES", "function_graph", "list_sizes"]
+__all__ = ["PUSHES", "copy_functions", "function_graph", "list_sizes"]
 
 # Operations that add a tensor to a list, and which input it is.
 PUSHES = {"TensorListPushBack": 1, "TensorListSetItem": 2}
 
 
 def function_graph(graph: tf.Graph, name: str) -> tf.Graph:
-    """The body of a function known to `graph`."""
+    """The body of a function known to `graph`; it knows the functions that `graph` knows."""
     function = graph._functions[name]
     definition = getattr(function, "cached_definition", None) or function.definition
     with tf.Graph().as_default() as host:
-        for other in graph._functions.values():
-            host._add_function(other)
-        return function_def_to_graph.function_def_to_graph(definition)
+        copy_functions(graph, host)
+        body = function_def_to_graph.function_def_to_graph(definition)
+    copy_functions(graph, body)  # it may call others
+    return body
+
+
+def copy_functions(source: tf.Graph, target: tf.Graph) -> None:
+    """Make the functions (loop bodies, branches) that `source` knows known to `target`."""
+    for function in source._functions.values():
+        if not target._is_function(function.name if isinstance(function.name, str) else function.name.decode()):
+            target._add_function(function)
 
 
 def list_sizes(body: tf.Graph, tensors: Mapping[int, tf.Tensor], iterations: int | None) -> list[int | None]:

@@ -17,8 +17,8 @@ from tensorflow.python.framework import func_graph, ops
 from tensorflow.python.ops import handle_data_util
 
 from ..errors import TraceError
-from .loops import PUSHES, function_graph, list_sizes
-from .ops import inputs_of, is_stateful
+from .loops import PUSHES, copy_functions, function_graph, list_sizes
+from .ops import ELEMENTWISE, inputs_of, is_stateful
 from .step import TracedStep, topological
 
 __all__ = ["StaticStep", "copy_attributes", "copy_functions", "with_static_batch"]
@@ -63,13 +63,6 @@ def copy_attributes(op: tf.Operation) -> dict:
     return {k: v for k, v in op.node_def.attr.items() if k not in _DROPPED_ATTRIBUTES}
 
 
-def copy_functions(source: tf.Graph, target: tf.Graph) -> None:
-    """Make the functions (loop bodies, branches) that `source` knows known to `target`."""
-    for function in source._functions.values():
-        if not target._is_function(function.name if isinstance(function.name, str) else function.name.decode()):
-            target._add_function(function)
-
-
 def with_static_batch(step: TracedStep, shapes: list[tf.TensorShape]) -> StaticStep:
     """Emit `step` with the given static input shapes.
 
@@ -102,6 +95,7 @@ class _Emitter:
     """Emits operations one by one into `graph`, and keeps what is known of each traced tensor by its id.
 
     `known` holds values that shapes alone decide; `list_bytes` and `elements` the bytes and element shapes of lists.
+    With `bound`, a size that data decides is taken at its most.
     """
 
     graph: tf.Graph
@@ -110,6 +104,7 @@ class _Emitter:
     known: dict[int, np.ndarray]
     list_bytes: dict[int, int]
     elements: dict[int, tf.TensorShape]
+    bound: bool = False
 
     def place(self, t: tf.Tensor, copy: tf.Tensor) -> None:
         self.tensors[id(t)] = copy
@@ -126,15 +121,21 @@ class _Emitter:
                 attributes = copy_attributes(op)
                 if op.type in ("While", "StatelessWhile"):
                     attributes["output_shapes"] = self._loop(op)
+                inputs = [self.tensors[id(t)] for t in inputs_of(op)]
                 copy = self.graph._create_op_internal(
                     op.type,
-                    [self.tensors[id(t)] for t in inputs_of(op)],
+                    _level(inputs) if self.bound and op.type in ELEMENTWISE else inputs,
                     [t.dtype for t in op.outputs],
                     attrs=attributes,
                     name=op.name,
                     compute_device=False,
                 )
                 self.operations[op], copies = copy, list(copy.outputs)
+                if op.type in ("If", "StatelessIf"):
+                    self._branches(op, copies)
+                elif op.type == "Where" and self.bound:
+                    given = copy.inputs[0].shape
+                    copies[0].set_shape([given.num_elements(), given.rank])
         except (ValueError, TypeError, tf.errors.OpError) as error:
             shapes = ", ".join(str(self.tensors[id(t)].shape) for t in op.inputs)
             raise TraceError(f"{op.name} ({op.type}) does not accept inputs of shape {shapes}: {error}") from error
@@ -164,7 +165,7 @@ class _Emitter:
         elif op.type in ("Identity", "ZerosLike") and op.outputs[0].dtype == tf.variant:
             for notes in (self.list_bytes, self.elements):
                 if id(inputs_of(op)[0]) in notes:
-                    notes[id(op.outputs[0])] = notes[id(inputs_of(op)[0])]  # type: ignore[index]
+                    notes[id(op.outputs[0])] = notes[id(inputs_of(op)[0])]
 
     def _follow_item(self, op: tf.Operation) -> None:
         source, result = id(inputs_of(op)[0]), op.outputs[-1]
@@ -177,26 +178,56 @@ class _Emitter:
             if op.type == "TensorListPopBack":
                 self.elements[id(op.outputs[0])] = element
 
+    def _branches(self, op: tf.Operation, copies: list[tf.Tensor]) -> None:
+        """Give the outputs of a conditional that has no static shape the larger of both branches' shapes.
+
+        Keras's optimizers divide sparse gradients in a conditional, of which one branch selects rows by their values
+        (`tf.where`): its size is known only at run time, but has a bound.
+        """
+        if all(t.shape.is_fully_defined() or t.dtype in (tf.variant, tf.resource) for t in copies):
+            return
+        found = []
+        for attribute in ("then_branch", "else_branch"):
+            branch = function_graph(op.graph, op.get_attr(attribute).name)
+            found.append([t.shape for t in self._inside(op, branch, inputs_of(op)[1:], once=True).results(branch)])
+        for t, *shapes in zip(copies, *found, strict=True):
+            if not t.shape.is_fully_defined() and all(s.is_fully_defined() for s in shapes):
+                ranks = {s.rank for s in shapes}
+                if len(ranks) == 1:
+                    t.set_shape([max(sizes) for sizes in zip(*shapes, strict=True)])
+
+    def _inside(self, op: tf.Operation, body: tf.Graph, given: list[tf.Tensor], once: bool) -> _Emitter:
+        """Emit a function that `op` calls with `given` (just once, or as a loop's body) into a graph of its own."""
+        scratch = func_graph.FuncGraph("checkmate_static_body")
+        copy_functions(op.graph, scratch)
+        inner = _Emitter(scratch, {}, {}, {}, {}, {}, once or self.bound)
+        with scratch.as_default():
+            for outer, t in zip(given, body.inputs, strict=True):
+                placeholder = tf.compat.v1.placeholder(t.dtype, self.tensors[id(outer)].shape)
+                handle_data_util.copy_handle_data(outer, placeholder)
+                inner.place(t, placeholder)
+                passed = [(self.list_bytes, inner.list_bytes), (self.elements, inner.elements)]
+                if once:
+                    passed.append((self.known, inner.known))
+                for notes, within in passed:
+                    if id(outer) in notes:
+                        within[id(t)] = notes[id(outer)]
+            for operation in topological(body.get_operations()):
+                if operation not in inner.operations:
+                    inner.emit(operation)
+        return inner
+
+    def results(self, body: tf.Graph) -> list[tf.Tensor]:
+        """The copies of the outputs of `body`."""
+        return [self.tensors[id(t)] for t in body.outputs]
+
     def _loop(self, op: tf.Operation) -> attr_value_pb2.AttrValue:
         """The output_shapes attribute of a loop with static inputs; notes the sizes of its lists."""
         limit = self.known.get(id(inputs_of(op)[1])) if len(op.inputs) > 1 else None
         iterations = int(limit) if limit is not None and limit.ndim == 0 and limit > 0 else None
         body = function_graph(op.graph, op.get_attr("body").name)
-        scratch = func_graph.FuncGraph("checkmate_static_body")
-        copy_functions(op.graph, scratch)
-        inner = _Emitter(scratch, {}, {}, {}, {}, {})
-        with scratch.as_default():
-            for outer, t in zip(inputs_of(op), body.inputs, strict=True):
-                placeholder = tf.compat.v1.placeholder(t.dtype, self.tensors[id(outer)].shape)
-                handle_data_util.copy_handle_data(outer, placeholder)
-                inner.place(t, placeholder)
-                for notes, within in ((self.list_bytes, inner.list_bytes), (self.elements, inner.elements)):
-                    if id(outer) in notes:
-                        within[id(t)] = notes[id(outer)]  # type: ignore[index]
-            for operation in topological(body.get_operations()):
-                if operation not in inner.operations:
-                    inner.emit(operation)
-        left = [inner.tensors[id(t)] for t in body.outputs]
+        inner = self._inside(op, body, inputs_of(op), once=False)
+        left = inner.results(body)
         sizes = list_sizes(body, inner.tensors, iterations)
         attribute = attr_value_pb2.AttrValue()
         for outer, t, copy, result, size in zip(inputs_of(op), body.outputs, left, op.outputs, sizes, strict=True):
@@ -209,6 +240,16 @@ class _Emitter:
                 if id(t) in inner.elements:
                     self.elements[id(result)] = inner.elements[id(t)]
         return attribute
+
+
+def _level(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Operands of an elementwise operation whose sizes are only bounded: all at the largest, if they differ."""
+    shapes = [t.shape for t in tensors]
+    ranks = {s.rank for s in shapes}
+    if len(tensors) < 2 or len(ranks) > 1 or not all(s.is_fully_defined() for s in shapes):
+        return tensors
+    most = [max(sizes) for sizes in zip(*shapes, strict=True)]
+    return [t if t.shape == most else tf.compat.v1.placeholder(t.dtype, most) for t in tensors]
 
 
 def _fold(op: tf.Operation, tensors: Mapping[int, tf.Tensor], known: Mapping[int, np.ndarray]) -> list | None:

@@ -205,7 +205,8 @@ class _Controller:
         key = (self._state(), tuple(tf.nest.flatten(spec)), str(tf.nest.map_structure(lambda _: 0, spec)))
         if key not in self.plans:
             if self.plans:
-                log.info("%s: planning again, for data of another structure or a changed model: %s", self.model.name, spec)
+                why = "for data of another structure or a changed model"
+                log.info("%s: planning again, %s: %s", self.model.name, why, spec)
             if tf.inside_function():  # Keras is tracing: a new thread has no graph under construction
                 with ThreadPoolExecutor(1) as pool:
                     planned = pool.submit(self._plan, spec).result()
@@ -283,15 +284,17 @@ def _check_built(model: Any) -> None:
     if not isinstance(model, keras.Model):
         raise ModelError(f"a Keras 3 model is needed, not {type(model).__module__}.{type(model).__name__}")
     if not model.built:
-        raise ModelError(f"{model.name!r} is not built, so its variables do not exist: call it on a batch, or model.build()")
+        raise ModelError(
+            f"{model.name!r} is not built, so its variables do not exist: call it on a batch, or model.build()"
+        )
 
 
 def _check_strategy(model: keras.Model) -> None:
     strategy = getattr(model, "distribute_strategy", None)
     if strategy is not None and strategy.num_replicas_in_sync > 1:
         raise ModelError(
-            f"{model.name!r} is spread over {strategy.num_replicas_in_sync} devices by {type(strategy).__name__}; one budget "
-            "is for one device: build and compile the model outside of the strategy's scope"
+            f"{model.name!r} is spread over {strategy.num_replicas_in_sync} devices by {type(strategy).__name__}; one "
+            "budget is for one device: build and compile the model outside of the strategy's scope"
         )
 
 
@@ -307,8 +310,8 @@ def _check_jit(model: keras.Model) -> None:
         return
     if not model._resolve_auto_jit_compile():
         raise JitCompileError(
-            f"{model.name!r} was compiled with jit_compile=True: XLA merges a recomputation with the original, which undoes "
-            "every saving. Compile the model with jit_compile=False"
+            f"{model.name!r} was compiled with jit_compile=True: XLA merges a recomputation with the original, which "
+            "undoes every saving. Compile the model with jit_compile=False"
         )
     log.warning("%s: jit_compile is set to False, since XLA merges recomputations with the originals", model.name)
 
@@ -345,8 +348,8 @@ def _limit_batch(flat: list[tf.Tensor], spec: list[Any], batch_size: int) -> lis
 
 def _batch_message(planned: int | str, given: int | str) -> str:
     return (
-        f"a batch of {given} samples came, memory was planned for {planned}: give fit a batch_size of at most {planned}, or "
-        "call checkmate_tf.compile again with the larger batch_size"
+        f"a batch of {given} samples came, memory was planned for {planned}: give fit a batch_size of at most "
+        f"{planned}, or call checkmate_tf.compile again with the larger batch_size"
     )
 
 

@@ -203,8 +203,8 @@ def _fit(
                     raise
                 raise InfeasibleBudgetError(
                     f"budget {format_bytes(budget_bytes)} cannot be kept: the device's allocator needed "
-                    f"{format_bytes(least_measured or 0)} for a plan of {format_bytes(attempts[-1].predicted_bytes)}, and "
-                    f"{error}",
+                    f"{format_bytes(least_measured or 0)} for a plan of {format_bytes(attempts[-1].predicted_bytes)}, "
+                    f"and {error}",
                     budget_bytes,
                     least_measured or error.minimum_bytes,
                     proven=False,
@@ -228,8 +228,8 @@ def _fit(
         over = measured - budget_bytes if measured is not None else budget_bytes // 10
         target = min(schedule.peak_bytes, target) - over - over // 8
     raise InfeasibleBudgetError(
-        f"budget {format_bytes(budget_bytes)} was not kept by any of {options.tries} plans; the least measured peak was "
-        f"{format_bytes(least_measured or 0)}: raise the budget to that or lower the batch size",
+        f"budget {format_bytes(budget_bytes)} was not kept by any of {options.tries} plans; the least measured peak "
+        f"was {format_bytes(least_measured or 0)}: raise the budget to that or lower the batch size",
         budget_bytes,
         least_measured or budget_bytes,
         proven=False,

@@ -73,11 +73,11 @@ def open_batch(spec: Any) -> Any:
         if t is None:
             return None
         if not isinstance(t, tf.TensorSpec):
-            raise ModelError(f"{type(t).__name__} inputs have no fixed size; make them dense before they reach the model")
+            raise ModelError(_not_dense(t))
         if t.shape.rank is None or None in t.shape[1:].as_list():
             raise DynamicShapeError(
-                f"an input of shape {t.shape} has an open dimension besides the batch, so its size is unknown: pad it to a "
-                "fixed size, or give the size in input_spec="
+                f"an input of shape {t.shape} has an open dimension besides the batch, so its size is unknown: pad it "
+                "to a fixed size, or give the size in input_spec="
             )
         return tf.TensorSpec([None, *t.shape[1:]] if t.shape.rank else [], t.dtype)
 
@@ -97,8 +97,12 @@ def _spec_of(t: Any) -> Any:
     if t is None:
         return None
     if not isinstance(t, tf.Tensor):
-        raise ModelError(f"{type(t).__name__} inputs have no fixed size; make them dense before they reach the model")
+        raise ModelError(_not_dense(t))
     return tf.TensorSpec(t.shape, t.dtype)
+
+
+def _not_dense(t: Any) -> str:
+    return f"{type(t).__name__} inputs have no fixed size; make them dense before they reach the model"
 
 
 def _spec_of_data(data: Any) -> tuple[Any, int | None]:
@@ -111,14 +115,14 @@ def _spec_of_data(data: Any) -> tuple[Any, int | None]:
         return spec, found
     arrays = tuple(data) if isinstance(data, (tuple, list)) else (data,)
 
-    def spec(array: Any) -> Any:
+    def one(array: Any) -> Any:
         if array is None:
             return None
         t = tf.convert_to_tensor(array)
         dtype = tf.as_dtype(keras.config.floatx()) if t.dtype.is_floating else t.dtype  # as Keras's adapters cast
         return tf.TensorSpec(t.shape, dtype)
 
-    specs = tf.nest.map_structure(spec, arrays)
+    specs = tf.nest.map_structure(one, arrays)
     return specs, batch_of(specs)
 
 

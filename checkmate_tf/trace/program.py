@@ -4,8 +4,8 @@ A step has thousands of operations, most of them tiny. Each operation is one of:
 
 - a *source* (input, constant, read of a variable): resident, and free;
 - a *view* (Reshape, Identity, ...): it shares its input's buffer, so it belongs to whoever owns that;
-- *shape*: shapes alone decide its value (Shape, BroadcastGradientArgs, ...). It runs once, when what it looks at is first
-  there, and takes no memory worth counting;
+- *shape*: shapes alone decide its value (Shape, BroadcastGradientArgs, ...). It runs once, when what it looks at is
+  first there, and takes no memory worth counting;
 - *small*: its outputs are together below `large_bytes`. Small values are computed once and kept until their last use;
   all small operations that become ready with the same large value form one node right after it;
 - *large*: a node of its own, unless its only reader comes right after it: then the two are merged.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -122,9 +123,9 @@ def _sizes(operations: list[tf.Operation], static: StaticStep) -> dict[tf.Operat
                 if t.dtype == tf.variant and not t.consumers():
                     continue
                 raise DynamicShapeError(
-                    f"the size of {t.name} ({op.type}, shape {static.tensors[id(t)].shape}) does not follow from the batch "
-                    "size, so its memory cannot be planned; give every dimension but the batch a fixed size (pad, or set "
-                    "input shapes), and while loops a maximum_iterations"
+                    f"the size of {t.name} ({op.type}, shape {static.tensors[id(t)].shape}) does not follow from the "
+                    "batch size, so its memory cannot be planned; give every dimension but the batch a fixed size (pad, "
+                    "or set input shapes), and while loops a maximum_iterations"
                 )
             total += size
         sizes[op] = total
@@ -288,7 +289,7 @@ def _program(
     constants = sum(sizes[op] for op in step.operations if op.type == "Const")
     kept = {node_of[_owner(t, static).op] for t in step.outputs if _owner(t, static).op in node_of}
     names, sinks = [_node_name(g, sizes) for g in groups], sorted(k for k in kept if memory[k][0] >= 16384)
-    columns: dict[str, list] = {
+    columns: dict[str, Any] = {
         "kinds": [*kinds],
         "sizes": [m[0] for m in memory],
         "workspace": [m[1] for m in memory],
@@ -306,7 +307,7 @@ def _program(
         costs=np.zeros(len(names)),
         inputs=inputs,
         constant_bytes=variables + given + constants,
-        **{key: np.array(value) for key, value in columns.items()},
+        **columns,
     )
     by_node: list[list[tf.Operation]] = [list(shapes.get(None, [])) if k == 0 else [] for k in range(len(groups))]
     for op, ready in shapes.items():

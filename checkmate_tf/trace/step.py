@@ -66,7 +66,6 @@ def trace_step(step: Callable[[Any], Any], spec: Any) -> TracedStep:
             "tf.function without autograph: use tf.cond and tf.while_loop for decisions on tensors"
         ) from error
     graph = concrete.graph
-    outputs = [t for t in tf.nest.flatten(concrete.structured_outputs, expand_composites=True) if t is not None]
     captures = list(graph.captures)
     captured = {id(internal) for _, internal in captures}
     inputs = [t for t in graph.inputs if id(t) not in captured]
@@ -74,8 +73,8 @@ def trace_step(step: Callable[[Any], Any], spec: Any) -> TracedStep:
     devices = {op.device for op in operations if op.device and "CPU" not in op.device.upper()}
     if len(devices) > 1:
         raise ModelError(
-            f"the model runs on several devices ({', '.join(sorted(devices))}); one budget is for one device: build the "
-            "model without tf.device scopes"
+            f"the model runs on several devices ({', '.join(sorted(devices))}); one budget is for one device: build "
+            "the model without tf.device scopes"
         )
     return TracedStep(graph, inputs, captures, list(concrete.outputs), concrete.structured_outputs, operations)
 

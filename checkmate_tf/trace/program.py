@@ -124,8 +124,8 @@ def _sizes(operations: list[tf.Operation], static: StaticStep) -> dict[tf.Operat
                     continue
                 raise DynamicShapeError(
                     f"the size of {t.name} ({op.type}, shape {static.tensors[id(t)].shape}) does not follow from the "
-                    "batch size, so its memory cannot be planned; give every dimension but the batch a fixed size (pad, "
-                    "or set input shapes), and while loops a maximum_iterations"
+                    "batch size, so its memory cannot be planned; give every dimension but the batch a fixed size "
+                    "(pad, or set input shapes), and while loops a maximum_iterations"
                 )
             total += size
         sizes[op] = total

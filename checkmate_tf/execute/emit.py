@@ -27,7 +27,7 @@ from ..errors import PlanError
 from ..grouping import group_computations
 from ..plan import COMPUTE, Plan
 from ..trace.ops import inputs_of
-from ..trace.program import LARGE, SHAPE, SOURCE, VIEW, Program
+from ..trace.program import LARGE, SHAPE, SMALL, SOURCE, VIEW, Program
 from ..trace.static import copy_attributes, copy_functions
 
 __all__ = ["emit"]
@@ -178,12 +178,17 @@ class _Emission:
     def _gated_input(self, op: tf.Operation) -> int | None:
         if op.type in _UNGATED:
             return None
-        candidates = [
-            k
-            for k, t in enumerate(inputs_of(op))
-            if t.dtype.is_floating and self.program.classes.get(self.program.source_of(t).op, SOURCE) == LARGE
-        ]
+        kinds = [self._kind(t) for t in inputs_of(op)]
         wanted = _GATED_INPUT.get(op.type)
-        if wanted in candidates:
+        if wanted is not None and kinds[wanted] == LARGE:
             return wanted
-        return candidates[0] if candidates else None
+        for kind in (LARGE, SMALL, "Placeholder"):  # the first layer reads the batch itself
+            if kind in kinds:
+                return kinds.index(kind)
+        return None
+
+    def _kind(self, t: tf.Tensor) -> str:
+        """What an edge to `t` would wait for: a large or small value, the batch, or nothing that can take an edge."""
+        owner = self.program.source_of(t).op
+        kind = self.program.classes.get(owner, SOURCE) if t.dtype.is_floating else SOURCE
+        return owner.type if kind == SOURCE and t.dtype.is_floating else kind

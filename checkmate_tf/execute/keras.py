@@ -6,6 +6,7 @@ import functools
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -14,7 +15,8 @@ import tensorflow as tf
 from ..costs import CostSpec
 from ..errors import BatchSizeError, CheckmateError, JitCompileError, ModelError
 from ..report import Report
-from ..units import parse_budget
+from ..units import format_bytes, parse_budget
+from .measure import find_device
 from .planner import PlannedStep, PlanOptions, plan_step
 from .progress import progress_bars
 from .spec import data_spec, spec_of_tensors
@@ -245,7 +247,7 @@ class _Controller:
         def make_train_function(force: bool = False) -> None:
             make(force)
             if not getattr(model.train_function, "checkmate", False):
-                _put(model, "train_function", _guard(model.train_function))
+                _put(model, "train_function", _guard(model.train_function, self.watch))
 
         _put(model, "train_step", train_step)
         _put(model, "make_train_function", make_train_function)
@@ -262,6 +264,27 @@ class _Controller:
             _put(self.model, name, value)
         _put(self.model, "train_function", None)
         self.model.jit_compile = self.jit_compile
+
+    def watch(self) -> None:
+        """Note the device's peak while training; say so once if it is over the budget."""
+        device = find_device()
+        if not (self.options.verify and device.measurable):
+            return
+        report, peak = self.report, device.peak_bytes()
+        if peak <= (report.training_peak_bytes or 0):
+            return
+        if peak > report.budget_bytes >= (report.training_peak_bytes or 0):
+            log.warning(
+                "%s: %s were allocated while training, over the budget of %s (the plan was measured at %s; evaluation, "
+                "input pipeline and callbacks share the device)",
+                self.model.name,
+                format_bytes(peak),
+                format_bytes(report.budget_bytes),
+                format_bytes(report.measured_peak_bytes or 0),
+            )
+        key, planned = list(self.plans.items())[-1]
+        self.plans[key] = replace(planned, report=replace(report, training_peak_bytes=peak))
+        _put(self.model, "checkmate", self.report)
 
     @property
     def report(self) -> Report:
@@ -365,11 +388,13 @@ class _batch_errors:  # noqa: N801 - reads as a context
             raise BatchSizeError(_batch_message(planned, "more")) from None
 
 
-def _guard(function: Callable[..., Any]) -> Callable[..., Any]:
+def _guard(function: Callable[..., Any], after: Callable[[], None]) -> Callable[..., Any]:
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         with _batch_errors():
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+        after()
+        return result
 
     guarded.checkmate = True  # type: ignore[attr-defined]
     return guarded

@@ -28,11 +28,15 @@ from ..trace.static import with_static_batch
 from ..trace.step import trace_step
 from ..units import Budget, format_bytes, parse_budget
 from .emit import emit
-from .measure import HOW_TO_MEASURE, Device, find_device, measure_peak
+from .measure import HOW_TO_MEASURE, Device, captured_variables, find_device, measure_peak
 
 __all__ = ["PlanOptions", "PlannedStep", "plan_step"]
 
 log = logging.getLogger("checkmate_tf")
+
+# Shares of the budget: what to aim for, since peaks differ from step to step, and what is worth no further plan.
+_GOAL, _USED = 0.96, 0.92
+_FREE = 0.005  # an overhead not worth another plan
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class PlanOptions:
     gap: float = 0.01
     seed: int = 0
     verify: bool = True
-    tries: int = 4
+    tries: int = 6
     progress: Callable[[str, float, float, str], None] | None = None
 
     def tell(self, stage: str, done: float, total: float, text: str = "") -> None:
@@ -81,10 +85,11 @@ class PlannedStep:
     schedule: Schedule
     report: Report
     batch_size: int
+    limit_bytes: int
 
     def emit(self, inputs: Sequence[tf.Tensor]) -> Any:
         """Emit the planned step into the function being traced."""
-        return emit(self.program, self.schedule.plan, self.schedule.peak_bytes, inputs)
+        return emit(self.program, self.schedule.plan, self.limit_bytes, inputs)
 
 
 def plan_step(
@@ -130,9 +135,10 @@ def plan_step(
     budget_bytes = _budget_bytes(options.budget, plain, device)
     for other in earlier:
         if _equal(other.schedule.graph, graph) and other.report.budget_bytes == budget_bytes:
-            return PlannedStep(program, other.schedule, other.report, batch_size)
-    schedule, attempts, why = _fit(program, graph, plain, budget_bytes, device, options, seconds)
-    best = next((a for a in attempts if a.predicted_bytes == schedule.peak_bytes), None)
+            return PlannedStep(program, other.schedule, other.report, batch_size, other.limit_bytes)
+    best, attempts = _fit(program, graph, plain, budget_bytes, device, options, seconds)
+    schedule = best.schedule
+    why = "" if attempts else HOW_TO_MEASURE if options.verify else "verify=False"
     report = Report(
         model=name,
         device=device.name,
@@ -141,7 +147,7 @@ def plan_step(
         budget_bytes=budget_bytes,
         plain_peak_bytes=plain.peak_bytes,
         predicted_peak_bytes=schedule.peak_bytes,
-        measured_peak_bytes=best.measured_bytes if best else None,
+        measured_peak_bytes=best.measured_bytes,
         not_measured=why,
         foreign_bytes=max(0, device.current_bytes() - program.variable_bytes) if device.measurable else 0,
         variable_bytes=program.variable_bytes,
@@ -152,7 +158,7 @@ def plan_step(
         schedule=schedule,
     )
     log.info("%s", report)
-    return PlannedStep(program, schedule, report, batch_size)
+    return PlannedStep(program, schedule, report, batch_size, best.limit_bytes)
 
 
 def _with_costs(program: Program, options: PlanOptions) -> Graph:
@@ -180,6 +186,15 @@ def _equal(a: Graph, b: Graph) -> bool:
     return same and all(np.array_equal(getattr(a, c), getattr(b, c)) for c in columns)
 
 
+@dataclass(frozen=True, eq=False)
+class _Candidate:
+    """A schedule, how it is emitted, and what the device said of it."""
+
+    schedule: Schedule
+    limit_bytes: int
+    measured_bytes: int | None
+
+
 def _fit(
     program: Program,
     graph: Graph,
@@ -188,52 +203,62 @@ def _fit(
     device: Device,
     options: PlanOptions,
     seconds: dict[str, float],
-) -> tuple[Schedule, list[Attempt], str]:
-    """The cheapest schedule found whose measured peak is within the budget; without measurement, the first."""
+) -> tuple[_Candidate, list[Attempt]]:
+    """The cheapest schedule found whose measured peak is within the budget; without measurement, the first.
+
+    Each measurement corrects the target of the next schedule, down when the peak is over the budget and up when much of
+    the budget is left. When nothing that fits the corrected target is feasible, computations are put in one strict
+    order, which costs parallelism and makes the allocator's peak lower and steadier.
+    """
     attempts: list[Attempt] = []
-    measure = options.verify and device.measurable
-    target, least_measured = budget_bytes, None
-    seen: dict[int, tuple[Schedule, int | None]] = {}
-    for attempt in range(options.tries if measure else 1):
+    best: _Candidate | None = None
+    goal, target, strict = int(_GOAL * budget_bytes), budget_bytes, False
+    least: int | None = None
+    tried: set[tuple[int, bool]] = set()
+    for attempt in range(options.tries if options.verify and device.measurable else 1):
         with _timed(seconds, "solve"):
             try:
                 schedule = _solve(graph, plain, target, options, seconds)
             except InfeasibleBudgetError as error:
                 if attempt == 0:
                     raise
-                raise InfeasibleBudgetError(
-                    f"budget {format_bytes(budget_bytes)} cannot be kept: the device's allocator needed "
-                    f"{format_bytes(least_measured or 0)} for a plan of {format_bytes(attempts[-1].predicted_bytes)}, "
-                    f"and {error}",
-                    budget_bytes,
-                    least_measured or error.minimum_bytes,
-                    proven=False,
-                ) from None
-        if not measure:
-            why = HOW_TO_MEASURE if options.verify else "verify=False"
-            return schedule, attempts, why
-        if schedule.peak_bytes in seen:
-            measured: int | None = seen[schedule.peak_bytes][1]
-        else:
-            with _timed(seconds, "emit and measure"):
-                options.tell("measure", attempt, options.tries, f"predicted {format_bytes(schedule.peak_bytes)}")
-                measured = _measure(program, schedule.plan, schedule.peak_bytes, device)
-        attempts.append(Attempt(target, schedule.peak_bytes, measured, schedule.overhead))
-        seen[schedule.peak_bytes] = (schedule, measured)
-        if measured is not None and measured <= budget_bytes:
-            options.tell("measure", options.tries, options.tries, f"measured {format_bytes(measured)}")
-            return schedule, attempts, ""
-        if measured is not None:
-            least_measured = min(measured, least_measured or measured)
-        over = measured - budget_bytes if measured is not None else budget_bytes // 10
-        target = min(schedule.peak_bytes, target) - over - over // 8
-    raise InfeasibleBudgetError(
-        f"budget {format_bytes(budget_bytes)} was not kept by any of {options.tries} plans; the least measured peak "
-        f"was {format_bytes(least_measured or 0)}: raise the budget to that or lower the batch size",
-        budget_bytes,
-        least_measured or budget_bytes,
-        proven=False,
-    )
+                if best is not None or strict:
+                    break
+                strict, target = True, max(min(goal, budget_bytes), error.minimum_bytes)
+                schedule = _solve(graph, plain, target, options, seconds)
+        limit = 0 if strict else schedule.peak_bytes
+        if not (options.verify and device.measurable):
+            return _Candidate(schedule, limit, None), attempts
+        if (schedule.peak_bytes, strict) in tried:
+            break
+        tried.add((schedule.peak_bytes, strict))
+        with _timed(seconds, "emit and measure"):
+            options.tell("measure", attempt, options.tries, f"predicted {format_bytes(schedule.peak_bytes)}")
+            measured = _measure(program, schedule.plan, limit, device)
+        attempts.append(Attempt(target, schedule.peak_bytes, measured, schedule.overhead, strict))
+        if measured is None:
+            target = min(schedule.peak_bytes, target) - budget_bytes // 10
+            continue
+        least = min(measured, least or measured)
+        fits = measured <= (budget_bytes + goal) // 2 or (strict and measured <= budget_bytes)
+        if fits and (best is None or schedule.cost < best.schedule.cost):
+            best = _Candidate(schedule, limit, measured)
+        if fits and (measured >= _USED * budget_bytes or schedule.overhead < _FREE):
+            break
+        target = goal - (measured - schedule.peak_bytes)
+        if fits and best is not None and target <= best.schedule.peak_bytes:
+            break
+    options.tell("measure", 1, 1, "")
+    if best is None:
+        raise InfeasibleBudgetError(
+            f"budget {format_bytes(budget_bytes)} was kept by none of {len(attempts)} plans: the least predicted is "
+            f"{format_bytes(min(a.predicted_bytes for a in attempts))}, but the device's allocator needed "
+            f"{format_bytes(least or budget_bytes)}; raise the budget to that or lower the batch size",
+            budget_bytes,
+            least or budget_bytes,
+            proven=False,
+        )
+    return best, attempts
 
 
 def _solve(graph: Graph, plain: Schedule, target: int, options: PlanOptions, seconds: dict[str, float]) -> Schedule:
@@ -252,8 +277,7 @@ def _measure(program: Program, plan: Plan, limit_bytes: int, device: Device) -> 
     specs = [tf.TensorSpec(t.shape, t.dtype) for t in program.step.inputs]
     function = tf.function(lambda *inputs: emit(program, plan, limit_bytes, inputs), autograph=False)
     concrete = function.get_concrete_function(*specs)
-    variables = list({id(v): v for v in concrete.graph.variables}.values())
-    peak, reason = measure_peak(device, lambda: concrete(*batch), variables)
+    peak, reason = measure_peak(device, lambda: concrete(*batch), captured_variables(program.step.captures))
     if peak is None:
         log.warning("a plan ran out of memory while it was measured: %s", reason)
     return peak

@@ -25,12 +25,15 @@ class Attempt:
         Its peak by the evaluator and by the allocator; None if it ran out of memory or could not be measured.
     overhead : float
         Predicted.
+    strict : bool
+        Whether all computations were put in one order.
     """
 
     target_bytes: int
     predicted_bytes: int
     measured_bytes: int | None
     overhead: float
+    strict: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,9 @@ class Report:
         Plans tried on the device, in order.
     seconds : mapping from stage ("trace", "costs", "solve", "emit and measure") to seconds
     schedule : Schedule
+    training_peak_bytes : int or None
+        Most bytes on the device since the model was compiled, evaluation and input pipeline included: updated while it
+        trains.
     """
 
     model: str
@@ -80,6 +86,7 @@ class Report:
     attempts: tuple[Attempt, ...]
     seconds: Mapping[str, float]
     schedule: Schedule = field(repr=False)
+    training_peak_bytes: int | None = None
 
     @property
     def overhead(self) -> float:
@@ -137,10 +144,14 @@ class Report:
             ("measured peak", measured),
             (
                 "recomputation",
-                f"{self.recomputations} of {len(s.graph)} nodes again, {self.overhead:.2%} of the step's cost ({self.costs})",
+                f"{self.recomputations} of {len(s.graph)} nodes again, {self.overhead:.2%} of the step's cost "
+                f"({self.costs})",
             ),
-            ("proven", f"no schedule within {format_bytes(s.budget_bytes or self.budget_bytes)} by prediction costs less than "
-             f"{self.proven_overhead:.2%} more; gap {s.gap:.2%}"),
+            (
+                "proven",
+                f"no schedule within {format_bytes(s.budget_bytes or self.budget_bytes)} by prediction costs less than "
+                f"{self.proven_overhead:.2%} more; gap {s.gap:.2%}",
+            ),
             ("solved by", f"{s.strategy} ({s.solver or 'no solver'}), {s.status}"),
             ("time", ", ".join(f"{k} {v:.1f} s" for k, v in self.seconds.items())),
         ]
@@ -151,5 +162,8 @@ class Report:
                 for a in self.attempts
             )
             rows.insert(5, ("plans tried", tries))
+        if self.training_peak_bytes is not None:
+            verdict = "within" if self.training_peak_bytes <= self.budget_bytes else "OVER"
+            rows.insert(5, ("while training", f"{format_bytes(self.training_peak_bytes)}, {verdict} the budget"))
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)

@@ -1,0 +1,305 @@
+"""Does the budget hold, are the numbers the same, and what does it cost? One child process a run.
+
+For each network the plain step's peak is measured, and budgets are 80, 60, 40 and 30% of its activation peak (the peak
+less variables and inputs) on top of variables and inputs. For each budget:
+
+- `cell`: compile, fit, measure the peak; then loss, variables and optimizer slots after three steps of `fit` against
+  the plain model's, with Grappler off (bit by bit) and on (relative), and step times in turn, plain and compiled;
+- `limit`: the same training under a hard limit of the CPU allocator (the budget plus a margin), plain and compiled.
+
+    python benchmarks/budget_holds.py                      # two networks, two budgets
+    python benchmarks/budget_holds.py --full               # everything; resumes what is in the output folder
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+FRACTIONS = (0.8, 0.6, 0.4, 0.3)
+STEPS = 3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help="all six networks at all four budgets")
+    parser.add_argument("--networks", nargs="*", help="only these")
+    parser.add_argument("--fractions", nargs="*", type=float)
+    parser.add_argument("--margin", type=float, default=0.10, help="of the hard limit over the budget (default 0.10)")
+    parser.add_argument("--time-limit", type=float, default=30.0, help="seconds of solving a cell")
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/budget_holds"))
+    parser.add_argument("--no-limits", action="store_true", help="leave out the runs under a hard limit")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        request = json.loads(options.child)
+        print("RESULT " + json.dumps(CHILDREN[request["run"]](request)), flush=True)
+        return
+    names = options.networks or (list(_titles()) if options.full else ["mobilenet", "transformer"])
+    fractions = options.fractions or (FRACTIONS if options.full else (0.6, 0.4))
+    options.output.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        plain = run(options.output, {"run": "plain", "network": name})
+        if "activation_bytes" not in plain:
+            print(f"{name}: {plain}", flush=True)
+            continue
+        for fraction in fractions:
+            budget = int(plain["constant_bytes"] + fraction * plain["activation_bytes"])
+            request = {"network": name, "fraction": fraction, "budget": budget, "time_limit": options.time_limit}
+            cell = run(options.output, {"run": "cell", **request})
+            print(f"{name} {fraction:.0%}: {json.dumps(cell)}", flush=True)
+            if not options.no_limits and "infeasible" not in cell:
+                limit = math.ceil(budget * (1 + options.margin) / 2**20)
+                for run_name in ("limit_plain", "limit_ours"):
+                    result = run(options.output, {"run": run_name, **request}, limit_mb=limit)
+                    print(f"{name} {fraction:.0%} {run_name} {limit} MiB: {json.dumps(result)}", flush=True)
+    write_table(options.output)
+
+
+def run(output: Path, request: dict, limit_mb: int | None = None) -> dict:
+    """Run a child, or read what an earlier run left."""
+    path = output / ("-".join(str(request[k]) for k in ("run", "network", "fraction") if k in request) + ".json")
+    if path.exists():
+        return json.loads(path.read_text())
+    environment = {**os.environ, "TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    if limit_mb is not None:
+        environment["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = str(limit_mb)
+    begun = time.perf_counter()
+    command = [sys.executable, __file__, "--child", json.dumps(request)]
+    child = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    lines = [line for line in child.stdout.splitlines() if line.startswith("RESULT ")]
+    if lines:
+        result = json.loads(lines[-1][7:])
+    else:
+        out_of_memory = "OOM" in child.stderr or "RESOURCE_EXHAUSTED" in child.stderr or "out of memory" in child.stderr
+        tail = child.stderr.strip().splitlines()[-3:]
+        result = {"failed": "out of memory" if out_of_memory else f"exit {child.returncode}", "stderr": tail}
+    result = {**request, "limit_mb": limit_mb, "wall_seconds": round(time.perf_counter() - begun, 1), **result}
+    path.write_text(json.dumps(result, indent=1))
+    return result
+
+
+def _titles() -> dict[str, str]:
+    from networks import NETWORKS
+
+    return {name: network.title for name, network in NETWORKS.items()}
+
+
+# What the children do.
+
+
+def child_plain(request: dict) -> dict:
+    """Peak of the plain step through fit."""
+    from networks import NETWORKS
+
+    network = NETWORKS[request["network"]]
+    model = network.model()
+    peak = fit_peak(model, network)
+    x, y = network.data(1)
+    constant = sum(int(v.value.nbytes if hasattr(v.value, "nbytes") else _nbytes(v)) for v in every_variable(model))
+    constant += x.nbytes + y.nbytes
+    return {"peak_bytes": peak, "constant_bytes": constant, "activation_bytes": peak - constant}
+
+
+def child_cell(request: dict) -> dict:
+    """Compile, measure, compare, time."""
+    import tensorflow as tf
+    from networks import NETWORKS
+
+    import checkmate_tf
+
+    network = NETWORKS[request["network"]]
+    ours = network.model()
+    begun = time.perf_counter()
+    try:
+        checkmate_tf.compile(
+            ours, budget=request["budget"], data=network.data(1), time_limit=request["time_limit"], progress=False
+        )
+    except checkmate_tf.InfeasibleBudgetError as error:
+        return {"infeasible": str(error), "least_bytes": error.minimum_bytes, "proven": error.proven}
+    seconds = time.perf_counter() - begun
+    start = [v.numpy() for v in every_variable(ours)]
+    peak = fit_peak(ours, network)
+    report = ours.checkmate.to_dict()
+    plain = network.model()
+    plain.train_on_batch(*network.data(1))  # creates the metrics' variables
+    reset(plain, start)
+    step_ratio, plain_ms = time_steps(plain, ours, network)
+    result = {
+        "compile_seconds": seconds,
+        "seconds": report["seconds"],
+        "predicted_bytes": report["predicted_peak_bytes"],
+        "verified_bytes": report["measured_peak_bytes"],
+        "fit_peak_bytes": peak,
+        "plans_tried": len(report["attempts"]),
+        "recomputations": report["recomputations"],
+        "overhead": report["overhead"],
+        "gap": report["gap"],
+        "step_ratio": step_ratio,
+        "plain_step_ms": plain_ms,
+        "relative_error": compare(plain, ours, network, start)[1],
+    }
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    for model in (plain, ours):
+        model.train_function = None
+    result["bit_equal"] = compare(plain, ours, network, start)[0]
+    return result
+
+
+def child_limit_plain(request: dict) -> dict:
+    from networks import NETWORKS
+
+    network = NETWORKS[request["network"]]
+    return train(network.model(), network)
+
+
+def child_limit_ours(request: dict) -> dict:
+    from networks import NETWORKS
+
+    import checkmate_tf
+
+    network = NETWORKS[request["network"]]
+    model = network.model()
+    checkmate_tf.compile(
+        model, budget=request["budget"], data=network.data(1), time_limit=request["time_limit"], progress=False
+    )
+    return train(model, network)
+
+
+CHILDREN = {"plain": child_plain, "cell": child_cell, "limit_plain": child_limit_plain, "limit_ours": child_limit_ours}
+
+
+def train(model, network) -> dict:
+    import tensorflow as tf
+
+    x, y = network.data(STEPS)
+    try:
+        history = model.fit(x, y, batch_size=network.batch_size, epochs=2, shuffle=False, verbose=0)
+    except tf.errors.ResourceExhaustedError:
+        return {"failed": "out of memory"}
+    return {"trained": True, "loss": history.history["loss"]}
+
+
+def every_variable(model) -> list:
+    """Weights, BN statistics, seeds, optimizer slots, metrics."""
+    variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
+    return list({id(v): v for v in variables}.values())
+
+
+def _nbytes(v) -> int:
+    return math.prod(v.shape) * v.value.dtype.size
+
+
+def reset(model, values: list) -> None:
+    for v, value in zip(every_variable(model), values, strict=True):
+        v.assign(value)
+
+
+def fit_peak(model, network) -> int:
+    """Peak of the allocator during a fit, after one that warmed up. Variables end as they began."""
+    import tensorflow as tf
+
+    x, y = network.data(STEPS)
+    before = [v.numpy() for v in every_variable(model)]
+    for _ in range(2):
+        tf.config.experimental.reset_memory_stats("CPU:0")
+        model.fit(x, y, batch_size=network.batch_size, shuffle=False, verbose=0)
+    peak = tf.config.experimental.get_memory_info("CPU:0")["peak"]
+    if len(before) == len(every_variable(model)):
+        reset(model, before)
+    return int(peak)
+
+
+def compare(plain, ours, network, start: list) -> tuple[bool, dict]:
+    """Train both from the same state. Whether all is equal bit by bit, and relative differences otherwise.
+
+    The differences are of the loss, of all weights and of all optimizer slots together (Euclidean norms), and of the
+    worst single tensor. The last means little where a gradient is zero but for rounding (the bias of an attention's
+    keys), since Adam scales rounding up.
+    """
+    import numpy as np
+
+    x, y = network.data(STEPS)
+    ends, losses = [], []
+    for model in (plain, ours):
+        reset(model, start)
+        history = model.fit(x, y, batch_size=network.batch_size, shuffle=False, verbose=0)
+        losses.append(history.history["loss"])
+        ends.append([v.numpy() for v in every_variable(model)])
+    equal = losses[0] == losses[1] and all(np.array_equal(a, b) for a, b in zip(*ends, strict=True))
+    differences = {"loss": abs(losses[0][0] - losses[1][0]) / abs(losses[0][0])}
+    roles = {"weights": plain.variables, "slots": plain.optimizer.variables}
+    index = {id(v): k for k, v in enumerate(every_variable(plain))}
+    for role, variables in roles.items():
+        pairs = [(ends[0][index[id(v)]].astype("float64"), ends[1][index[id(v)]]) for v in variables]
+        norm = math.sqrt(sum(float(np.sum(a * a)) for a, _ in pairs))
+        differences[role] = math.sqrt(sum(float(np.sum((a - b) ** 2)) for a, b in pairs)) / norm
+    differences["worst_tensor"] = max(
+        float(np.max(np.abs(a.astype("float64") - b))) / (float(np.max(np.abs(a))) or 1.0)
+        for a, b in zip(*ends, strict=True)
+        if a.size
+    )
+    return equal, differences
+
+
+def time_steps(plain, ours, network, rounds: int = 7) -> tuple[float, float]:
+    """Median over rounds of compiled over plain step time (in turn: A B A B), and the plain step's median, ms."""
+    import numpy as np
+    import tensorflow as tf
+
+    x, y = (tf.constant(a) for a in network.data(1))
+    functions = [tf.function(lambda data, m=m: m.train_step(data), autograph=False) for m in (plain, ours)]
+    times: list[list[float]] = [[], []]
+    for turn in range(rounds + 1):
+        for k, function in enumerate(functions):
+            begun = time.perf_counter()
+            float(function((x, y))["loss"])
+            if turn:
+                times[k].append(time.perf_counter() - begun)
+    ratio = float(np.median(np.array(times[1]) / np.array(times[0])))
+    return ratio, float(np.median(times[0]) * 1e3)
+
+
+def write_table(output: Path) -> None:
+    """A CSV and a Markdown table of all cells in the folder."""
+    import pandas as pd
+
+    order = {name: k for k, name in enumerate(_titles())}
+    cells = [json.loads(p.read_text()) for p in output.glob("cell-*.json")]
+    cells.sort(key=lambda c: (order.get(c["network"], 99), -c["fraction"]))
+    lines = [
+        "| network | budget | measured | predicted | equal bits (Grappler off) | relative (on) | step time | predicted "
+        "| proven gap | compile (profile) | hard limit: plain / ours |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for cell in cells:
+        title, share = _titles()[cell["network"]], f"{cell['fraction']:.0%}: {cell['budget'] / 1e6:.0f} MB"
+        if "fit_peak_bytes" not in cell:
+            least = f"refused: at least {cell.get('least_bytes', 0) / 1e6:.0f} MB"
+            why = least if "infeasible" in cell else cell.get("failed")
+            lines.append(f"| {title} | {share} | {why} | | | | | | | | |")
+            continue
+        hard = []
+        for run_name in ("limit_plain", "limit_ours"):
+            path = output / f"{run_name}-{cell['network']}-{cell['fraction']}.json"
+            result = json.loads(path.read_text()) if path.exists() else {}
+            hard.append("trains" if result.get("trained") else result.get("failed", "not run"))
+        lines.append(
+            f"| {title} | {share} | {cell['fit_peak_bytes'] / 1e6:.0f} MB | {cell['predicted_bytes'] / 1e6:.0f} MB "
+            f"| {'yes' if cell['bit_equal'] else 'NO'} | {max(cell['relative_error'][k] for k in ('loss', 'weights', 'slots')):.0e} | {cell['step_ratio']:.2f}x "
+            f"| {1 + cell['overhead']:.2f}x | {cell['gap']:.1%} | {cell['compile_seconds']:.0f} s "
+            f"({cell['seconds'].get('costs', 0):.0f} s) | {hard[0]} / {hard[1]} |"
+        )
+    (output / "table.md").write_text("\n".join(lines) + "\n")
+    pd.json_normalize(cells).to_csv(output / "cells.csv", index=False)
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

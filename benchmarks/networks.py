@@ -1,0 +1,95 @@
+"""The networks of `budget_holds.py`, with random data of the right kind. Sizes suit a small machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import keras
+import numpy as np
+
+L = keras.layers
+
+
+@dataclass(frozen=True)
+class Network:
+    """A model to train: how to build it, and its batch."""
+
+    title: str
+    build: Callable[[], keras.Model]
+    input_shape: tuple[int, ...]
+    target_shape: tuple[int, ...] = ()
+    classes: int = 10
+    vocabulary: int = 0
+    batch_size: int = 32
+
+    def model(self, seed: int = 0) -> keras.Model:
+        """Built and compiled, with weights that the seed decides."""
+        keras.utils.set_random_seed(seed)
+        model = self.build()
+        model.compile(optimizer="adam", loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+        model.optimizer.build(model.trainable_variables)
+        return model
+
+    def data(self, batches: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and targets for whole batches."""
+        rng = np.random.default_rng(seed)
+        n = batches * self.batch_size
+        if self.vocabulary:
+            x = rng.integers(0, self.vocabulary, (n, *self.input_shape)).astype("int32")
+        else:
+            x = rng.standard_normal((n, *self.input_shape)).astype("float32")
+        return x, rng.integers(0, self.classes, (n, *self.target_shape)).astype("int64")
+
+
+def application(name: str, size: int, **options: object) -> Callable[[], keras.Model]:
+    """A network of keras.applications with random weights."""
+    return lambda: getattr(keras.applications, name)(
+        weights=None, input_shape=(size, size, 3), classes=10, name=name.lower(), **options
+    )
+
+
+def unet(size: int = 96, width: int = 16, classes: int = 5) -> keras.Model:
+    """U-Net with three levels."""
+    x = inputs = keras.Input((size, size, 3))
+    skips = []
+    for filters in (width, 2 * width, 4 * width):
+        for _ in range(2):
+            x = L.Conv2D(filters, 3, padding="same", activation="relu")(x)
+        skips.append(x)
+        x = L.MaxPool2D()(x)
+    for _ in range(2):
+        x = L.Conv2D(8 * width, 3, padding="same", activation="relu")(x)
+    for filters, skip in zip((4 * width, 2 * width, width), reversed(skips), strict=True):
+        x = L.Concatenate()([L.Conv2DTranspose(filters, 2, strides=2)(x), skip])
+        for _ in range(2):
+            x = L.Conv2D(filters, 3, padding="same", activation="relu")(x)
+    return keras.Model(inputs, L.Conv2D(classes, 1, activation="softmax")(x), name="unet")
+
+
+def transformer(layers: int = 4, length: int = 128, width: int = 128, heads: int = 4) -> keras.Model:
+    """An encoder with dropout, and a classifier on the mean of its outputs."""
+    inputs = keras.Input((length,), dtype="int32")
+    x = L.Embedding(1000, width)(inputs)
+    for _ in range(layers):
+        attention = L.MultiHeadAttention(heads, width // heads, dropout=0.1)(x, x)
+        x = L.LayerNormalization()(x + L.Dropout(0.1)(attention))
+        hidden = L.Dense(width)(L.Dense(4 * width, activation="gelu")(x))
+        x = L.LayerNormalization()(x + L.Dropout(0.1)(hidden))
+    return keras.Model(inputs, L.Dense(10, activation="softmax")(L.GlobalAveragePooling1D()(x)), name="transformer")
+
+
+def lstm(length: int = 128, width: int = 128) -> keras.Model:
+    """Four recurrent layers."""
+    layers = [L.LSTM(width, return_sequences=k < 3) for k in range(4)]
+    return keras.Sequential([keras.Input((length, 32)), *layers, L.Dense(10, activation="softmax")], name="lstm")
+
+
+NETWORKS = {
+    "mobilenet": Network("MobileNet, 96 px", application("MobileNet", 96), (96, 96, 3)),
+    "resnet50": Network("ResNet50, 96 px", application("ResNet50", 96), (96, 96, 3)),
+    "vgg16": Network("VGG16, 64 px", application("VGG16", 64), (64, 64, 3), batch_size=64),
+    "unet": Network("U-Net, 96 px", unet, (96, 96, 3), target_shape=(96, 96), classes=5),
+    "transformer": Network("transformer, 4 layers, dropout", transformer, (128,), vocabulary=1000),
+    "lstm": Network("LSTM, 4 layers", lstm, (128, 32), batch_size=64),
+}

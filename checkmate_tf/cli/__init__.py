@@ -1,0 +1,127 @@
+"""The command line: `checkmate-tf demo | plan | doctor`.
+
+Options are declared here; what a command does is in the module of its name, imported when it runs, so that help comes
+without TensorFlow.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="checkmate-tf",
+    help="Train Keras models under a hard memory budget, with the same numbers.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+Json = Annotated[
+    bool, typer.Option("--json", help="One JSON document on standard output; all else goes to standard error.")
+]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"checkmate-tf {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    del version
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option(help="Folder for the picture and the figures.")] = Path("demo-output"),
+    quick: Annotated[bool, typer.Option("--quick", help="MobileNet instead of ResNet50: a minute.")] = False,
+    json: Json = False,
+) -> None:
+    """Train a network under a limit that is too low for it: plainly, which fails, and compiled, which trains.
+
+    Real images (scikit-learn's handwritten digits, nothing is downloaded), each run in a process of its own.
+    """
+    from .console import guarded
+    from .demo import run_demo
+
+    guarded(json, lambda: run_demo(output, quick, json))
+
+
+@app.command()
+def plan(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A name in keras.applications (random weights), a .keras file, or file.py:function for a function that "
+            "returns a Keras model, or (model, (x, y)) with a batch of its data."
+        ),
+    ],
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples in a batch. Default: 32.")] = None,
+    budget: Annotated[
+        str, typer.Option(help='"60%" of the plain peak, a size ("700MB", "1.5GiB"), or "auto".')
+    ] = "60%",
+    strategy: Annotated[str, typer.Option(help="How to schedule.")] = "checkmate",
+    costs: Annotated[str, typer.Option(help="profile (this device), roofline or flops.")] = "profile",
+    time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds that solving may take.")] = 60.0,
+    gap: Annotated[float, typer.Option(min=0.0, help="Stop solving at this proven gap.")] = 0.01,
+    verify: Annotated[bool, typer.Option(help="Run the plan on the device, and plan again if it needs more.")] = True,
+    input_shape: Annotated[str | None, typer.Option(help="For keras.applications, e.g. 96,96,3.")] = None,
+    classes: Annotated[int | None, typer.Option(min=1, help="For keras.applications.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="For a model that is not compiled. Default: adam.")] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="For a model that is not compiled. Default: from its output.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write a picture of the schedule here (PNG, PDF or SVG).")] = None,
+    json: Json = False,
+) -> None:
+    """Plan a model's training step within a budget, without training, and print the report.
+
+    Exit status: 0 planned, 2 bad input, 3 no schedule fits the budget.
+    """
+    from .console import guarded
+    from .plan import PlanCommand, run_plan
+
+    command = PlanCommand(
+        model,
+        batch_size,
+        budget,
+        strategy,
+        costs,
+        time_limit,
+        gap,
+        verify,
+        input_shape,
+        classes,
+        optimizer,
+        loss,
+        plot,
+        json,
+    )
+    guarded(json, lambda: run_plan(command))
+
+
+@app.command()
+def doctor(json: Json = False) -> None:
+    """Show what checkmate_tf finds here: TensorFlow, devices, allocator statistics, solvers and licences."""
+    from .console import guarded
+    from .doctor import run_doctor
+
+    guarded(json, lambda: run_doctor(json))
+
+
+def main() -> None:
+    """The console script."""
+    app()

@@ -1,0 +1,138 @@
+"""What all commands share: consoles, errors as one block, and the environment that TensorFlow starts in."""
+
+from __future__ import annotations
+
+import importlib
+import json as jsonlib
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+
+from ..errors import CheckmateError, InfeasibleBudgetError
+
+__all__ = [
+    "BAD_INPUT",
+    "INFEASIBLE",
+    "BadInput",
+    "guarded",
+    "prepare_tensorflow",
+    "print_json",
+    "progress_lines",
+    "stderr",
+    "stdout",
+]
+
+BAD_INPUT, INFEASIBLE, INTERRUPTED = 2, 3, 130
+
+
+class BadInput(CheckmateError, ValueError):
+    """An argument of a command that cannot be used."""
+
+
+def stdout() -> Any:
+    """A rich console for results."""
+    from rich.console import Console
+
+    return Console(file=sys.stdout)
+
+
+def stderr() -> Any:
+    """A rich console for progress, notes and errors."""
+    from rich.console import Console
+
+    return Console(file=sys.stderr)
+
+
+def print_json(document: Any) -> None:
+    """The one JSON document of a command."""
+    sys.stdout.write(jsonlib.dumps(document, indent=2) + "\n")
+    sys.stdout.flush()
+
+
+def prepare_tensorflow() -> None:
+    """Before TensorFlow is imported: no start-up chatter, and a CPU allocator that keeps statistics.
+
+    The command owns its process. What the user set in the environment stays.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    with _native_silence(), stderr().status("starting TensorFlow", spinner="dots"):
+        importlib.import_module("keras")
+        importlib.import_module("tensorflow")
+
+
+@contextmanager
+def _native_silence() -> Iterator[None]:
+    """Hide what native code writes to standard error; what Python writes still shows. If it fails, all is shown."""
+    before = sys.stderr
+    try:
+        kept = os.dup(2)
+        stream = os.fdopen(os.dup(kept), "w", encoding="utf-8", errors="replace", buffering=1)
+    except OSError:
+        yield
+        return
+    with tempfile.TemporaryFile() as hidden, stream:
+        os.dup2(hidden.fileno(), 2)
+        sys.stderr = stream
+        try:
+            yield
+        except BaseException:
+            hidden.seek(0)
+            os.write(kept, hidden.read())
+            raise
+        finally:
+            sys.stderr = before
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+def guarded(json: bool, command: Callable[[], None]) -> None:
+    """Run a command; errors of the package become one block and an exit status, not a traceback.
+
+    Raises
+    ------
+    typer.Exit
+        2 for bad input, 3 for a budget that no schedule fits, 130 after Ctrl-C.
+    """
+    try:
+        command()
+    except CheckmateError as error:
+        status = INFEASIBLE if isinstance(error, InfeasibleBudgetError) else BAD_INPUT
+        _show(error)
+        if json:
+            print_json({"error": {"type": type(error).__name__, "message": str(error), **_figures(error)}})
+        raise typer.Exit(status) from None
+    except KeyboardInterrupt:
+        stderr().print("[yellow]interrupted[/yellow]")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _figures(error: CheckmateError) -> dict[str, Any]:
+    keys = ("budget_bytes", "minimum_bytes", "proven")
+    return {k: getattr(error, k) for k in keys if hasattr(error, k)}
+
+
+def _show(error: CheckmateError) -> None:
+    from rich.panel import Panel
+    from rich.text import Text
+
+    stderr().print(Panel(Text(str(error)), title=type(error).__name__, title_align="left", border_style="red"))
+
+
+def progress_lines() -> Callable[[str, float, float, str], None]:
+    """Progress where there is no terminal: one line on standard error when a stage begins."""
+    console, seen = stderr(), set()
+
+    def tell(stage: str, done: float, total: float, text: str) -> None:
+        if stage not in seen:
+            seen.add(stage)
+            console.print(f"{stage} {text}".rstrip() + " ...", markup=False, highlight=False)
+
+    return tell

@@ -1,0 +1,153 @@
+"""Runs children under a hard limit of the allocator, and tells how each ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..units import format_bytes
+from .child import OUT_OF_MEMORY, Run
+
+__all__ = ["Outcome", "run_child"]
+
+_SIGNS_OF_OOM = ("ResourceExhausted", "OOM when allocating", "ran out of memory", "out of memory", "bad_alloc")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes
+    ----------
+    limit_bytes : int or None
+        The allocator's.
+    status : int
+        The child's exit status; negative for a signal.
+    result : dict or None
+        What it measured, if it finished.
+    failure : str
+        Why it did not, in words; empty if it did.
+    out_of_memory : bool
+    """
+
+    limit_bytes: int | None
+    status: int
+    result: dict[str, Any] | None
+    failure: str
+    out_of_memory: bool
+
+    @property
+    def trained(self) -> bool:
+        return self.result is not None
+
+
+def run_child(
+    run: Run,
+    limit_mib: int | None,
+    tell: Callable[[str, float, float, str], None],
+    environment: dict[str, str] | None = None,
+) -> Outcome:
+    """Train in a child process.
+
+    Parameters
+    ----------
+    run : Run
+    limit_mib : int or None
+        The allocator's hard limit in MiB (TF_CPU_BFC_MEM_LIMIT_IN_MB).
+    tell : callable (stage, done, total, text)
+        Hears what the child is doing.
+    environment : dict, optional
+        More variables for the child.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        After the child was ended.
+    """
+    variables = {**os.environ, "TF_CPU_ALLOCATOR_USE_BFC": "true", "CUDA_VISIBLE_DEVICES": "-1", **(environment or {})}
+    variables["TF_CPP_MIN_LOG_LEVEL"] = "0"  # the allocator's last words tell why a run crashed; they are not shown
+    variables.pop("TF_CPU_BFC_MEM_LIMIT_IN_MB", None)
+    if limit_mib is not None:
+        variables["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = str(limit_mib)
+    root = str(Path(__file__).resolve().parents[2])
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), root]))
+    result: dict[str, Any] | None = None
+    failed: dict[str, str] = {}
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", f"{__package__}.child", json.dumps(asdict(run))],
+            stdin=subprocess.PIPE,  # closes when this process ends, however it ends; then the child ends too
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=variables,
+            start_new_session=True,  # Ctrl-C comes here alone
+        )
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                message = _message(line)
+                if "stage" in message:
+                    tell(message["stage"], message["done"], message["total"], message["text"])
+                result = message.get("result", result)
+                failed = message if "failed" in message else failed
+            status = process.wait()
+        finally:
+            _end(process)
+        errors.seek(0)
+        complaint = errors.read()
+    limit = None if limit_mib is None else limit_mib * 2**20
+    if status == 0 and result is not None:
+        return Outcome(limit, status, result, "", False)
+    failure, out_of_memory = _explain(status, failed, complaint)
+    return Outcome(limit, status, None, failure, out_of_memory)
+
+
+def _message(line: str) -> dict[str, Any]:
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return {}  # a library's own output
+    return message if isinstance(message, dict) else {}
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Interrupt (so that the child ends its own solver), then terminate, then kill."""
+    for number, patience in ((signal.SIGINT, 5.0), (signal.SIGTERM, 3.0), (signal.SIGKILL, None)):
+        if process.poll() is not None:
+            break
+        process.send_signal(number)
+        try:
+            process.wait(patience)
+        except subprocess.TimeoutExpired:
+            continue
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
+
+
+def _explain(status: int, failed: dict[str, str], complaint: str) -> tuple[str, bool]:
+    """Why a child failed, from its last message, exit status and standard error."""
+    if status == OUT_OF_MEMORY:
+        return f"out of memory: {failed.get('failed')}: {failed.get('text')}", True
+    if failed:
+        return f"{failed['failed']}: {failed['text']}", False
+    lines = [line.strip() for line in complaint.splitlines() if line.strip()]
+    signs = [line for line in lines if any(sign in line for sign in _SIGNS_OF_OOM)]
+    how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+    if signs:
+        return f"out of memory: crashed ({how}) after: {signs[-1][-300:]}", True
+    return f"crashed ({how}): {lines[-1][-300:] if lines else 'no message'}", False
+
+
+def describe_limit(limit_bytes: int | None) -> str:
+    """For tables."""
+    return "none" if limit_bytes is None else format_bytes(limit_bytes)

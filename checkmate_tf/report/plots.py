@@ -1,0 +1,216 @@
+"""Pictures: memory over a step, and a schedule's matrices. matplotlib is imported when a picture is drawn.
+
+Figures are made without pyplot, so a program's own figures and backend are left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..schedule import Schedule, keep_all
+from ..units import format_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["Curve", "measured_curve", "plot_memory", "plot_schedule", "predicted_curve"]
+
+ORANGE, BLUE, GREY = "#d55e00", "#0072b2", "#444444"  # Okabe and Ito: told apart by everybody
+_CELLS = 600
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Memory over one step.
+
+    Parameters
+    ----------
+    label : str
+        For the legend.
+    time_ms : (points,) float
+        Ends of the intervals, for a step curve (`measured` False), or times of the samples.
+    memory_bytes : (points,) float
+    measured : bool
+        A measured curve is drawn solid, a predicted one as dashed steps.
+    color : str
+    """
+
+    label: str
+    time_ms: NDArray[np.float64]
+    memory_bytes: NDArray[np.float64]
+    measured: bool = False
+    color: str = BLUE
+
+    def __post_init__(self) -> None:
+        for key in ("time_ms", "memory_bytes"):
+            object.__setattr__(self, key, np.asarray(getattr(self, key), dtype=np.float64))
+        if self.time_ms.shape != self.memory_bytes.shape or self.time_ms.ndim != 1 or not len(self.time_ms):
+            raise ValueError(
+                f"curve {self.label!r} needs as many times as memory values, and at least one: "
+                f"{self.time_ms.shape} and {self.memory_bytes.shape} were given"
+            )
+
+
+def predicted_curve(schedule: Schedule, label: str, color: str = BLUE) -> Curve:
+    """Memory by the evaluator against the cost spent so far, in ms (in the graph's own unit if it is not us)."""
+    costs = schedule.graph.costs[schedule.plan.sequence]
+    scale = 1e-3 if schedule.graph.cost_unit == "us" else 1.0
+    return Curve(label, np.cumsum(costs) * scale, schedule.evaluation.memory.astype(float), False, color)
+
+
+def measured_curve(samples: Sequence[Sequence[float]], label: str, color: str = BLUE) -> Curve:
+    """Samples (seconds, bytes) of the device's allocator over one step."""
+    table = np.asarray(samples, dtype=np.float64).reshape(-1, 2)
+    return Curve(label, table[:, 0] * 1e3, table[:, 1], True, color)
+
+
+def plot_memory(
+    curves: Sequence[Curve],
+    path: str | Path | None = None,
+    *,
+    budget_bytes: int | None = None,
+    limit_bytes: int | None = None,
+    title: str = "",
+    unit: str = "ms",
+    size_inches: tuple[float, float] = (9.0, 5.0),
+    dpi: int = 150,
+) -> Figure:
+    """Memory over a step.
+
+    Parameters
+    ----------
+    curves : sequence of Curve
+    path : path, optional
+        Where to write the picture; its suffix tells the format.
+    budget_bytes, limit_bytes : int, optional
+        Drawn as horizontal lines.
+    title : str
+    unit : str
+        Of the horizontal axis.
+    size_inches : (width, height)
+    dpi : int
+        The picture is `size_inches * dpi` pixels.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    figure = _figure(size_inches)
+    axes = figure.add_subplot()
+    _draw_memory(axes, curves, budget_bytes, limit_bytes, unit)
+    if title:
+        axes.set_title(title, loc="left", fontsize=11)
+    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.12), ncols=2, fontsize=9, frameon=False, borderaxespad=0.2)
+    return _save(figure, path, dpi)
+
+
+def plot_schedule(
+    schedule: Schedule,
+    path: str | Path | None = None,
+    *,
+    size_inches: tuple[float, float] = (14.0, 5.0),
+    dpi: int = 150,
+) -> Figure:
+    """A schedule's R and S beside its memory over the step, with the plain step's.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    path : path, optional
+        Where to write the picture.
+    size_inches : (width, height)
+    dpi : int
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    graph = schedule.graph
+    n = len(graph)
+    figure = _figure(size_inches)
+    left, middle, right = figure.subplots(1, 3, width_ratios=(1, 1, 1.5))
+    again = schedule.R & ~np.eye(n, dtype=bool)
+    _draw_matrix(left, schedule.R, again, f"R: computed ({int(again.sum())} times again)")
+    _draw_matrix(middle, schedule.S, None, "S: kept in memory")
+    curves = [
+        predicted_curve(keep_all(graph), "plain", ORANGE),
+        predicted_curve(schedule, schedule.strategy, BLUE),
+    ]
+    _draw_memory(right, curves, schedule.budget_bytes, None, "ms" if graph.cost_unit == "us" else graph.cost_unit)
+    right.set_title(f"Predicted memory, {schedule.overhead:.2%} more cost", loc="left", fontsize=11)
+    right.legend(loc="lower center", fontsize=9)
+    figure.suptitle(f"{graph.name}: {n} nodes", fontsize=12)
+    return _save(figure, path, dpi)
+
+
+def _figure(size_inches: tuple[float, float]) -> Figure:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size_inches, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _save(figure: Figure, path: str | Path | None, dpi: int) -> Figure:
+    if path is not None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=dpi)
+    return figure
+
+
+def _draw_memory(
+    axes: Axes, curves: Sequence[Curve], budget_bytes: int | None, limit_bytes: int | None, unit: str
+) -> None:
+    for curve in curves:
+        memory = curve.memory_bytes / 1e6
+        label = f"{curve.label} (peak {format_bytes(curve.memory_bytes.max())})"
+        if curve.measured:
+            axes.plot(curve.time_ms, memory, color=curve.color, linewidth=1.6, label=label)
+        else:
+            edges = np.concatenate([[0.0], curve.time_ms])
+            axes.stairs(
+                memory, edges, baseline=None, color=curve.color, linewidth=1.2, linestyle=(0, (2, 1)), label=label
+            )
+    lines = [(budget_bytes, "budget", "-"), (limit_bytes, "allocator's hard limit", ":")]
+    for size, name, style in lines:
+        if size is not None:
+            axes.axhline(size / 1e6, color=GREY, linewidth=1.4, linestyle=style, label=f"{name} ({format_bytes(size)})")
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)
+    axes.set_xlabel(f"time in the step ({unit})")
+    axes.set_ylabel("memory (MB)")
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_matrix(axes: Axes, matrix: NDArray[np.bool_], marked: NDArray[np.bool_] | None, title: str) -> None:
+    """Stages downwards, nodes to the right; large matrices are pooled so that a lone entry stays visible."""
+    shown: NDArray[Any] = np.ones((*_pool(matrix).shape, 3))
+    shown[_pool(matrix)] = _rgb(BLUE)
+    if marked is not None:
+        shown[_pool(marked)] = _rgb(ORANGE)
+    n = len(matrix)
+    axes.imshow(shown, extent=(0, n, n, 0), interpolation="nearest", aspect="equal")
+    axes.set_title(title, loc="left", fontsize=11)
+    axes.set_xlabel("node")
+    axes.set_ylabel("stage")
+
+
+def _pool(matrix: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    n = len(matrix)
+    step = max(1, -(-n // _CELLS))
+    starts = np.arange(0, n, step)
+    return np.logical_or.reduceat(np.logical_or.reduceat(matrix, starts, axis=0), starts, axis=1)
+
+
+def _rgb(color: str) -> tuple[float, float, float]:
+    red, green, blue = (int(color[k : k + 2], 16) / 255 for k in (1, 3, 5))
+    return red, green, blue

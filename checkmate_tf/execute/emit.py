@@ -26,7 +26,7 @@ import tensorflow as tf
 from ..errors import PlanError
 from ..grouping import group_computations
 from ..plan import COMPUTE, Plan
-from ..trace.ops import inputs_of
+from ..trace.ops import inputs_of, is_stateful
 from ..trace.program import LARGE, SHAPE, SMALL, SOURCE, VIEW, Program
 from ..trace.static import copy_attributes, copy_functions
 
@@ -45,7 +45,13 @@ _GATED_INPUT = {
 }
 
 
-def emit(program: Program, plan: Plan, limit_bytes: int, inputs: Sequence[tf.Tensor]) -> Any:
+def emit(
+    program: Program,
+    plan: Plan,
+    limit_bytes: int,
+    inputs: Sequence[tf.Tensor],
+    checks: Sequence[tf.Operation] = (),
+) -> Any:
     """Emit a plan into the graph under construction.
 
     Parameters
@@ -58,13 +64,15 @@ def emit(program: Program, plan: Plan, limit_bytes: int, inputs: Sequence[tf.Ten
         Memory that groups of unordered computations may use, constants included: the plan's peak or more.
     inputs : sequence of tf.Tensor
         The batch, flattened as the traced step's inputs.
+    checks : sequence of tf.Operation
+        No effect of the step comes before these.
 
     Returns
     -------
     nest
         What the step returns, in its own structure.
     """
-    emission = _Emission(program, tf.compat.v1.get_default_graph(), inputs)
+    emission = _Emission(program, tf.compat.v1.get_default_graph(), inputs, checks)
     emission.run(plan, group_computations(program.graph, plan, limit_bytes))
     flat = [None if t is None else emission.tensor(t) for t in tf.nest.flatten(program.step.structured_outputs)]
     return tf.nest.pack_sequence_as(program.step.structured_outputs, flat)
@@ -73,9 +81,16 @@ def emit(program: Program, plan: Plan, limit_bytes: int, inputs: Sequence[tf.Ten
 class _Emission:
     """State of one emission: the newest copy of everything emitted so far."""
 
-    def __init__(self, program: Program, graph: tf.Graph, inputs: Sequence[tf.Tensor]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        graph: tf.Graph,
+        inputs: Sequence[tf.Tensor],
+        checks: Sequence[tf.Operation] = (),
+    ) -> None:
         self.program = program
         self.graph = graph
+        self.checks = list(checks)
         copy_functions(program.step.graph, graph)
         self.current: dict[tf.Operation, list[tf.Tensor]] = {}  # outputs of the newest copy
         self.copies: dict[tf.Operation, list[tf.Operation]] = {}
@@ -138,6 +153,8 @@ class _Emission:
         """Emit one copy of an operation, after the current barrier if `gate` is set."""
         inputs = [self.tensor(t) for t in inputs_of(op)]
         controls = [copy for c in op.control_inputs for copy in self._control(c)]
+        if self.checks and is_stateful(op):
+            controls += self.checks
         ordered = any(self.group_of.get(id(t)) == self.group for t in inputs)  # comes after the barrier as it is
         if gate and not ordered:
             k = self._gated_input(op)

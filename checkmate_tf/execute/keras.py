@@ -230,7 +230,7 @@ class _Controller:
         spec = spec_of_tensors(data)
         planned = self.plan(spec)
         flat = [t for t in tf.nest.flatten(data) if t is not None]
-        return planned.emit(_limit_batch(flat, tf.nest.flatten(spec), self.batch_size))
+        return planned.emit(*_limit_batch(flat, tf.nest.flatten(spec), self.batch_size))
 
     def attach(self) -> None:
         """Put the planned step in the model's place."""
@@ -354,8 +354,11 @@ def _build(model: keras.Model, spec: Any) -> None:
         model.optimizer.build(model.trainable_variables)
 
 
-def _limit_batch(flat: list[tf.Tensor], spec: list[Any], batch_size: int) -> list[tf.Tensor]:
-    """The same tensors, after a check that the batch is no larger than planned."""
+def _limit_batch(flat: list[tf.Tensor], spec: list[Any], batch_size: int) -> tuple[list[tf.Tensor], list[tf.Operation]]:
+    """The same tensors, after a check that the batch is no larger than planned; and the check.
+
+    What does not read the batch (counters, seeds) must come after the check too.
+    """
     message = f"{_TOO_LARGE} {batch_size} samples that memory was planned for"
     checks = []
     for t, s in zip(flat, [s for s in spec if s is not None], strict=True):
@@ -364,9 +367,9 @@ def _limit_batch(flat: list[tf.Tensor], spec: list[Any], batch_size: int) -> lis
         if s.shape.rank and t.shape[0] is None:
             checks.append(tf.debugging.assert_less_equal(tf.shape(t)[0], batch_size, message=message))
     if not checks:
-        return flat
+        return flat, []
     with tf.control_dependencies(checks):
-        return [tf.identity(t) for t in flat]
+        return [tf.identity(t) for t in flat], checks
 
 
 def _batch_message(planned: int | str, given: int | str) -> str:

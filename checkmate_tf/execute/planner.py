@@ -87,9 +87,9 @@ class PlannedStep:
     batch_size: int
     limit_bytes: int
 
-    def emit(self, inputs: Sequence[tf.Tensor]) -> Any:
-        """Emit the planned step into the function being traced."""
-        return emit(self.program, self.schedule.plan, self.limit_bytes, inputs)
+    def emit(self, inputs: Sequence[tf.Tensor], checks: Sequence[tf.Operation] = ()) -> Any:
+        """Emit the planned step into the function being traced; none of its effects comes before `checks`."""
+        return emit(self.program, self.schedule.plan, self.limit_bytes, inputs, checks)
 
 
 def plan_step(

@@ -1,0 +1,46 @@
+"""Settings of the suite: an allocator that keeps statistics, a cost cache of its own, and Grappler off on request."""
+
+from __future__ import annotations
+
+import gc
+import os
+
+os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")  # before TensorFlow is imported anywhere
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cost_cache(tmp_path_factory):
+    """Profiles of the tests stay out of the user's cache."""
+    before = os.environ.get("CHECKMATE_TF_CACHE")
+    os.environ["CHECKMATE_TF_CACHE"] = str(tmp_path_factory.mktemp("costs"))
+    yield
+    if before is None:
+        del os.environ["CHECKMATE_TF_CACHE"]
+    else:
+        os.environ["CHECKMATE_TF_CACHE"] = before
+
+
+@pytest.fixture
+def no_grappler():
+    """TensorFlow's graph optimizer off: it rewrites two graphs of the same step in two ways."""
+    import tensorflow as tf
+
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    yield
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+
+
+@pytest.fixture
+def fresh_keras():
+    """Nothing left of earlier models, and float32."""
+    import keras
+
+    keras.backend.clear_session()
+    keras.config.set_dtype_policy("float32")
+    yield
+    keras.config.set_dtype_policy("float32")
+    keras.backend.clear_session()
+    gc.collect()

@@ -35,7 +35,11 @@ class Graph:
     constant_bytes : int
         Resident throughout: inputs, parameters, optimizer slots.
     workspace : (n,) int, optional
-        Bytes held only while node i is computed, beyond its inputs and its value. Default 0.
+        Bytes held only while node i is computed, beyond its inputs and its value. Negative where it computes into the
+        memory of inputs that nobody else reads (at least -M_i). Default 0.
+    held : (n,) int, optional
+        What to add to the workspace of node i if an input that nobody else reads outlives the computation, so that its
+        memory cannot be taken over. Default 0.
     recompute_until : (n,) int, optional
         Node i may be computed again in stages t < recompute_until[i] (0-based); 0 for a node that must run once
         (stateful). Default n: Checkmate's own assumption, every node at any time.
@@ -58,6 +62,7 @@ class Graph:
     constant_bytes: int = 0
     workspace: NDArray[np.int64] = None  # type: ignore[assignment]
     recompute_until: NDArray[np.int64] = None  # type: ignore[assignment]
+    held: NDArray[np.int64] = None  # type: ignore[assignment]
     cost_unit: str = "us"
     users: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
 
@@ -74,7 +79,8 @@ class Graph:
             "recompute_until",
             _column(np.full(n, n) if self.recompute_until is None else self.recompute_until, np.int64),
         )
-        for key in ("inputs", "kinds", "costs", "sizes", "workspace", "recompute_until"):
+        put("held", _column(np.zeros(n) if self.held is None else self.held, np.int64))
+        for key in ("inputs", "kinds", "costs", "sizes", "workspace", "recompute_until", "held"):
             if len(getattr(self, key)) != n:
                 raise GraphError(f"graph {self.name!r}: {key} has {len(getattr(self, key))} entries for {n} nodes")
         users: list[list[int]] = [[] for _ in range(n)]
@@ -93,9 +99,8 @@ class Graph:
                 f"graph {self.name!r}: the cost of node {i} ({self.names[i]}) is {self.costs[i]}; costs must be finite "
                 'and not negative: profile again (delete the cached profile) or use costs="flops"'
             )
-        for key in ("sizes", "workspace"):
-            if (getattr(self, key) < 0).any():
-                raise GraphError(f"graph {self.name!r}: {key} holds a negative number of bytes")
+        if (self.sizes < 0).any() or (self.held < 0).any() or (self.workspace < -self.sizes).any():
+            raise GraphError(f"graph {self.name!r}: a size is negative, or a workspace below minus the size")
 
     def __len__(self) -> int:
         return len(self.names)

@@ -9,7 +9,7 @@ can exceed it. Only groups are ordered.
 from __future__ import annotations
 
 from .graph import Graph
-from .plan import ALLOCATE, COMPUTE, DEALLOCATE, Plan
+from .plan import ALLOCATE, COMPUTE, DEALLOCATE, Plan, workspaces
 
 __all__ = ["group_computations"]
 
@@ -31,13 +31,13 @@ def group_computations(graph: Graph, plan: Plan, limit_bytes: int) -> list[int]:
     groups: list[int] = []
     live = bound = graph.constant_bytes  # in plan order; and the most that any interleaving of the group can reach
     members: set[int] = set()
-    group = 0
+    group, workspace = 0, iter(workspaces(graph, plan))
     for statement in plan:
         size = int(graph.sizes[statement.node])
         if statement.op == ALLOCATE:
             live += size
         elif statement.op == COMPUTE:
-            more = size + int(graph.workspace[statement.node])
+            more = size + next(workspace)
             if members and (bound + more > limit_bytes or statement.node in members):
                 group, members = group + 1, set()
                 bound = live - size

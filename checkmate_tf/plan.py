@@ -21,7 +21,17 @@ from numpy.typing import NDArray
 from .errors import PlanError
 from .graph import Graph
 
-__all__ = ["ALLOCATE", "COMPUTE", "DEALLOCATE", "Evaluation", "Plan", "Statement", "evaluate", "plan_from_sequence"]
+__all__ = [
+    "ALLOCATE",
+    "COMPUTE",
+    "DEALLOCATE",
+    "Evaluation",
+    "Plan",
+    "Statement",
+    "evaluate",
+    "plan_from_sequence",
+    "workspaces",
+]
 
 ALLOCATE, COMPUTE, DEALLOCATE = "allocate", "compute", "deallocate"
 
@@ -153,6 +163,24 @@ def plan_from_sequence(graph: Graph, sequence: Iterable[int]) -> Plan:
     return Plan(tuple(statements), len(order))
 
 
+def workspaces(graph: Graph, plan: Plan) -> list[int]:
+    """Workspace bytes of each COMPUTE statement: the node's, plus `held` if an input that only it reads stays alive."""
+    found = []
+    for begin, statement in enumerate(plan.statements):
+        if statement.op != COMPUTE:
+            continue
+        at, node, extra = begin, statement.node, 0
+        if graph.held[node]:
+            freed = set()
+            while at + 1 < len(plan.statements) and plan.statements[at + 1].op == DEALLOCATE:
+                at += 1
+                freed.add(plan.statements[at].node)
+            own = (i for i in graph.inputs[node] if graph.users[i] == (node,))
+            extra = 0 if freed.issuperset(own) else int(graph.held[node])
+        found.append(int(graph.workspace[node]) + extra)
+    return found
+
+
 def evaluate(graph: Graph, plan: Plan) -> Evaluation:
     """Check a plan and measure it: the only place where cost and peak of a schedule are computed.
 
@@ -166,7 +194,7 @@ def evaluate(graph: Graph, plan: Plan) -> Evaluation:
     holder: dict[int, int] = {}
     ready: set[int] = set()
     counts = np.zeros(n, dtype=np.int64)
-    sizes, workspace = graph.sizes.tolist(), graph.workspace.tolist()
+    sizes, workspace = graph.sizes.tolist(), iter(workspaces(graph, plan))
     until = graph.recompute_until.tolist()
     live = graph.constant_bytes
     memory: list[int] = []
@@ -190,7 +218,7 @@ def evaluate(graph: Graph, plan: Plan) -> Evaluation:
                 stage += 1
             counts[node] += 1
             ready.add(register)
-            memory.append(live + workspace[node])
+            memory.append(live + next(workspace))
             if memory[-1] > peak:
                 peak, peak_node = memory[-1], node
         elif op == DEALLOCATE:

@@ -45,8 +45,8 @@ def test_the_caller_s_arrays_are_copied():
         ({"sizes": [1]}, "sizes has 1 entries for 2 nodes"),
         ({"inputs": [[], [1]]}, r"node 1 \(b\) reads node 1, which is not before it"),
         ({"inputs": [[], [-1]]}, "reads node -1"),
-        ({"sizes": [1, -1]}, "sizes holds a negative number"),
-        ({"workspace": [-1, 0]}, "workspace holds a negative number"),
+        ({"sizes": [1, -1]}, "a size is negative"),
+        ({"workspace": [-9, 0]}, "workspace below minus the size"),
     ],
 )
 def test_malformed(fields, message):

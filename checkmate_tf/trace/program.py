@@ -13,7 +13,7 @@ A step has thousands of operations, most of them tiny. Each operation is one of:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -208,7 +208,11 @@ def _merge(
     pinned = [any(classes[op] == SMALL or is_stateful(op) for op in group) for group in groups]
 
     def needs(group: list[tf.Operation], reads: set[tf.Operation]) -> int:
-        return sum(sizes[op] for op in reads.difference(group)) + sum(_local_memory(group, sizes, static, readers_of))
+        inside = set(group)
+        value, workspace, _ = _local_memory(
+            group, sizes, static, readers_of, lambda op: op in home and readers_of[op] <= inside
+        )
+        return sum(sizes[op] for op in reads - inside) + value + workspace
 
     limit = max((needs(g, r) for g, r in zip(groups, inputs, strict=True)), default=0)
     stack: list[tuple[list[tf.Operation], set[tf.Operation], set[int], bool]] = []
@@ -237,29 +241,32 @@ def _local_memory(
     sizes: Mapping[tf.Operation, int],
     static: StaticStep,
     readers: Mapping[tf.Operation, set[tf.Operation | None]],
-) -> tuple[int, int]:
-    """Bytes of a node's value, and the most that its inner values need beyond it.
+    own: Callable[[tf.Operation], bool],
+) -> tuple[int, int, int]:
+    """Bytes of a node's value; its workspace; and what that misses if its own inputs outlive the computation.
 
-    Follows the operations one by one: an inner value is freed after its last reader, and an elementwise operation
-    takes over the buffer of a dying inner value of its own size.
+    Follows the operations one by one. An inner value is freed after its last reader, and so is an input that only this
+    node reads (`own`). An elementwise operation takes over the buffer of a dying value of its own size.
     """
     inside = set(group)
-    last = {
-        owner: k
-        for k, op in enumerate(group)
-        for owner in (_owner(t, static).op for t in inputs_of(op))
-        if owner in inside
-    }
-    outside = {op for op in group if op not in last or not readers.get(op, set()) <= inside}
-    value = sum(sizes[op] for op in outside)
-    live = peak = 0
+    last: dict[tf.Operation, int] = {}
     for k, op in enumerate(group):
-        dying = [o for o in last if last[o] == k and o not in outside]
-        freed = sum(sizes[o] for o in dying)
-        reused = sizes[op] if op.type in ELEMENTWISE and any(sizes[o] == sizes[op] for o in dying) else 0
-        peak = max(peak, live + sizes[op] - reused)
-        live += sizes[op] - freed
-    return value, max(0, peak - value)
+        for t in inputs_of(op):
+            last[_owner(t, static).op] = k
+    outside = {op for op in group if op not in last or not readers.get(op, set()) <= inside}
+    inner = {op for op in last if op in inside and op not in outside}
+    inputs = {op for op in last if op not in inside and own(op)}
+    value = sum(sizes[op] for op in outside)
+    peaks = []
+    for mortal in (inner | inputs, inner):
+        live = peak = 0
+        for k, op in enumerate(group):
+            dying = [o for o in mortal if last[o] == k]
+            reused = sizes[op] if op.type in ELEMENTWISE and any(sizes[o] == sizes[op] for o in dying) else 0
+            peak = max(peak, live + sizes[op] - reused)
+            live += sizes[op] - sum(sizes[o] for o in dying)
+        peaks.append(peak)
+    return value, peaks[0] - value, peaks[1] - peaks[0]
 
 
 def _program(
@@ -275,7 +282,17 @@ def _program(
     node_of = {op: k for k, group in enumerate(groups) for op in group}
     n = len(groups)
     inputs = [sorted({node_of[op] for op in _reads(g, static, node_of)} - {k}) for k, g in enumerate(groups)]
-    memory = [_local_memory(g, sizes, static, readers) for g in groups]
+    users: list[set[int]] = [set() for _ in groups]
+    for k, row in enumerate(inputs):
+        for i in row:
+            users[i].add(k)
+    kept = {node_of[_owner(t, static).op] for t in step.outputs if _owner(t, static).op in node_of}
+
+    def memory_of(k: int) -> tuple[int, int, int]:
+        mine = {i for i in inputs[k] if users[i] == {k} and i not in kept}
+        return _local_memory(groups[k], sizes, static, readers, lambda op: node_of.get(op) in mine)
+
+    memory = [memory_of(k) for k in range(n)]
     kinds, backward = np.zeros(n, np.int8), [False] * n
     for k, group in enumerate(groups):
         made = any(is_gradient(op) and classes[op] == LARGE and op.type != "EmptyTensorList" for op in group)
@@ -287,19 +304,19 @@ def _program(
     variables = _variable_bytes(step)
     given = sum(static.bytes_of(t) or 0 for t in step.inputs)
     constants = sum(sizes[op] for op in step.operations if op.type == "Const")
-    kept = {node_of[_owner(t, static).op] for t in step.outputs if _owner(t, static).op in node_of}
     names, sinks = [_node_name(g, sizes) for g in groups], sorted(k for k in kept if memory[k][0] >= 16384)
     columns: dict[str, Any] = {
         "kinds": [*kinds],
         "sizes": [m[0] for m in memory],
         "workspace": [m[1] for m in memory],
+        "held": [m[2] for m in memory],
         "recompute_until": _recompute_until(groups, classes, node_of),
     }
     if sinks:  # results are in memory until the step returns
         names.append("outputs")
         inputs.append(sinks)
         groups = [*groups, []]
-        for key, value in (("kinds", BACKWARD), ("sizes", 0), ("workspace", 0), ("recompute_until", 0)):
+        for key, value in {"kinds": BACKWARD, "sizes": 0, "workspace": 0, "held": 0, "recompute_until": 0}.items():
             columns[key].append(value)
     graph = Graph(
         name=name,

@@ -81,6 +81,18 @@ def digits(image_size: int, batch_size: int) -> Any:
     return data.map(enlarge)
 
 
+def take_memory_in_one_piece() -> None:
+    """Make the CPU's allocator take all of its limit as one region, as a GPU's does, if it has a limit.
+
+    It would otherwise grow by regions of doubling size, and no tensor may span two of them: much of a limit is lost.
+    """
+    import tensorflow as tf
+
+    limit = int(os.environ.get("TF_CPU_BFC_MEM_LIMIT_IN_MB", "0")) * 2**20
+    if limit > 2**24:
+        tf.raw_ops.Empty(shape=[limit - 2**23], dtype=tf.uint8, init=False)  # freed at once; the region stays
+
+
 class Sampler:
     """Polls the allocator from a thread, every millisecond or so, while a step runs."""
 
@@ -122,16 +134,19 @@ def watcher(run: Run, device: str) -> Any:
             super().__init__()
             self.losses: list[float] = []
             self.seconds: list[float] = []
+            self.peaks: list[int] = []
             self.memory: list[tuple[float, int]] = []
             self.sampler = Sampler(device)
 
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
             if batch >= run.steps - SAMPLED_STEPS:
                 self.sampler.start()
+            tf.config.experimental.reset_memory_stats(device)
             self.begin = time.perf_counter()
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             seconds = time.perf_counter() - self.begin
+            self.peaks.append(int(tf.config.experimental.get_memory_info(device)["peak"]))
             if batch >= run.steps - SAMPLED_STEPS:
                 samples = self.sampler.stop()
                 if not self.memory or samples[-1][0] < self.memory[-1][0]:
@@ -142,7 +157,6 @@ def watcher(run: Run, device: str) -> Any:
             text = f"step {batch + 1} of {run.steps}, loss {logs['loss']:.3f}"
             tell("train", batch + 1, run.steps, text)
 
-    tf.config.experimental.reset_memory_stats(device)
     return Watcher()
 
 
@@ -158,11 +172,12 @@ def execute(run: Run) -> dict[str, Any]:
     from ..execute.measure import find_device
     from ..schedule import keep_all
 
+    take_memory_in_one_piece()
     device = find_device().name
     keras.utils.set_random_seed(0)
     shape = (run.image_size, run.image_size, 3)
     model = getattr(keras.applications, run.model)(weights=None, input_shape=shape, classes=10)
-    model.compile(optimizer=keras.optimizers.Adam(1e-3), loss="sparse_categorical_crossentropy")
+    model.compile(optimizer=keras.optimizers.SGD(1e-3, momentum=0.9), loss="sparse_categorical_crossentropy")
     result: dict[str, Any] = {"parameters": int(model.count_params())}
     tell("start", 1, 1, f"{run.model}, {model.count_params():,} parameters")
     if run.budget_bytes is not None:
@@ -182,7 +197,8 @@ def execute(run: Run) -> dict[str, Any]:
         digits(run.image_size, run.batch_size), steps_per_epoch=run.steps, verbose=0, shuffle=False, callbacks=[watch]
     )
     return result | {
-        "peak_bytes": int(tf.config.experimental.get_memory_info(device)["peak"]),
+        "peak_bytes": max(watch.peaks),
+        "peaks_bytes": watch.peaks,
         "step_seconds": float(np.median(watch.seconds)),
         "losses": watch.losses,
         "memory": watch.memory,

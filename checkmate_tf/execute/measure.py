@@ -22,7 +22,7 @@ HOW_TO_MEASURE = (
 )
 
 
-_STEPS, _LEAST_STEPS, _SECONDS = 6, 2, 6.0
+_STEPS, _LEAST_STEPS, _SECONDS = 6, 2, 4.0
 
 
 @dataclass(frozen=True)

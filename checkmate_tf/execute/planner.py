@@ -35,8 +35,9 @@ __all__ = ["PlanOptions", "PlannedStep", "plan_step"]
 log = logging.getLogger("checkmate_tf")
 
 # Shares of the budget: what to aim for, since peaks differ from step to step, and what is worth no further plan.
-_GOAL, _USED = 0.96, 0.92
+_GOAL, _USED = 0.96, 0.89
 _FREE = 0.005  # an overhead not worth another plan
+_ROOM = 0.85  # share of the allocator's own limit that the first plan to be measured may take, by prediction
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class PlanOptions:
     gap: float = 0.01
     seed: int = 0
     verify: bool = True
-    tries: int = 6
+    tries: int = 5
     progress: Callable[[str, float, float, str], None] | None = None
 
     def tell(self, stage: str, done: float, total: float, text: str = "") -> None:
@@ -212,7 +213,10 @@ def _fit(
     """
     attempts: list[Attempt] = []
     best: _Candidate | None = None
-    goal, target, strict = int(_GOAL * budget_bytes), budget_bytes, False
+    goal, strict = int(_GOAL * budget_bytes), False
+    target = budget_bytes
+    if options.verify and device.measurable:  # to run out of memory while measuring can be a crash: start with room left
+        target = min(budget_bytes, int(_ROOM * device.limit_bytes))
     least: int | None = None
     tried: set[tuple[int, bool]] = set()
     for attempt in range(options.tries if options.verify and device.measurable else 1):
@@ -220,8 +224,11 @@ def _fit(
             try:
                 schedule = _solve(graph, plain, target, options, seconds)
             except InfeasibleBudgetError as error:
-                if attempt == 0:
-                    raise
+                if not attempts:
+                    if target >= budget_bytes:
+                        raise
+                    target = budget_bytes
+                    continue
                 if best is not None or strict:
                     break
                 strict, target = True, max(min(goal, budget_bytes), error.minimum_bytes)

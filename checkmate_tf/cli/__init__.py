@@ -65,7 +65,7 @@ def plan(
     model: Annotated[
         str,
         typer.Argument(
-            help="A name in keras.applications (random weights), a .keras file, or file.py:function for a function that "
+            help="A name in keras.applications (random weights), a .keras file, or file.py:function, a function that "
             "returns a Keras model, or (model, (x, y)) with a batch of its data."
         ),
     ],

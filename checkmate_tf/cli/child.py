@@ -1,7 +1,8 @@
 """One training run of the demo, in a process of its own: `python -m checkmate_tf.cli.child '{"model": ...}'`.
 
-The allocator's limit is the environment's; what the run does comes as one JSON argument. Standard output carries one JSON
-message a line: `{"stage", "done", "total", "text"}` while it goes on, and one `{"result"}` or `{"failed"}` at the end.
+The allocator's limit is the environment's; what the run does comes as one JSON argument. Standard output carries one
+JSON message a line: `{"stage", "done", "total", "text"}` while it goes on, and one `{"result"}` or `{"failed"}` at the
+end.
 """
 
 from __future__ import annotations
@@ -149,8 +150,7 @@ def watcher(run: Run, device: str) -> Any:
             self.peaks.append(int(tf.config.experimental.get_memory_info(device)["peak"]))
             if batch >= run.steps - SAMPLED_STEPS:
                 samples = self.sampler.stop()
-                if not self.memory or samples[-1][0] < self.memory[-1][0]:
-                    self.memory = samples
+                self.memory = max(self.memory, samples, key=lambda step: max((size for _, size in step), default=0))
             elif batch:  # the first step traces and warms up
                 self.seconds.append(seconds)
             self.losses.append(float(logs["loss"]))
@@ -165,7 +165,6 @@ def execute(run: Run) -> dict[str, Any]:
     tell("start", 0, 1, "TensorFlow")
     import keras
     import numpy as np
-    import tensorflow as tf
 
     import checkmate_tf
 
@@ -177,7 +176,7 @@ def execute(run: Run) -> dict[str, Any]:
     keras.utils.set_random_seed(0)
     shape = (run.image_size, run.image_size, 3)
     model = getattr(keras.applications, run.model)(weights=None, input_shape=shape, classes=10)
-    model.compile(optimizer=keras.optimizers.SGD(1e-3, momentum=0.9), loss="sparse_categorical_crossentropy")
+    model.compile(optimizer=keras.optimizers.SGD(0.002), loss="sparse_categorical_crossentropy")
     result: dict[str, Any] = {"parameters": int(model.count_params())}
     tell("start", 1, 1, f"{run.model}, {model.count_params():,} parameters")
     if run.budget_bytes is not None:
@@ -186,7 +185,7 @@ def execute(run: Run) -> dict[str, Any]:
             model, run.budget_bytes, batch_size=run.batch_size, time_limit=run.time_limit, progress=tell
         )
         result["compile_seconds"] = time.perf_counter() - begin
-        report = model.checkmate  # type: ignore[attr-defined]
+        report = model.checkmate
         result["report"] = report.to_dict()
         result["report_text"] = str(report)
         result["predicted"] = predicted(report.schedule)

@@ -16,7 +16,10 @@ from .console import prepare_tensorflow, print_json, stderr, stdout
 
 __all__ = ["findings", "run_doctor"]
 
-_MEASURE = "set TF_CPU_ALLOCATOR_USE_BFC=true in the environment before TensorFlow is imported, and peaks are measured on the CPU too"
+_MEASURE = (
+    "set TF_CPU_ALLOCATOR_USE_BFC=true in the environment before TensorFlow is imported, and peaks are measured on the "
+    "CPU too"
+)
 
 
 def run_doctor(json: bool) -> None:

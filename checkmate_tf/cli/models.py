@@ -96,7 +96,7 @@ def _from_file(path: Path) -> Any:
     except Exception as error:  # noqa: BLE001 - whatever a damaged or foreign file makes Keras raise
         reason = " ".join(str(error).split())
         raise BadInput(
-            f"Keras does not load {str(path)!r}: {reason[:500]}. A file is never allowed to run code: if it holds Lambda "
+            f"Keras does not load {str(path)!r}: {reason[:500]}. A file never runs code here: if it holds Lambda "
             "layers or classes of your own, write a function that builds or loads the model and give file.py:function"
         ) from error
 
@@ -128,8 +128,8 @@ def _from_function(path: Path, function: str) -> tuple[Any, Any]:
     model, data = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, keras.Model):
         raise BadInput(
-            f"{path}:{function} returned {type(model).__name__}: it must return a Keras model, or (model, (x, y)) with a "
-            "batch of its data"
+            f"{path}:{function} returned {type(model).__name__}: it must return a Keras model, or (model, (x, y)) with "
+            "a batch of its data"
         )
     return model, data
 

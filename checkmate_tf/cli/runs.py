@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..units import format_bytes
 from .child import OUT_OF_MEMORY, Run
 
 __all__ = ["Outcome", "run_child"]
@@ -53,7 +52,7 @@ def run_child(
     run: Run,
     limit_mib: int | None,
     tell: Callable[[str, float, float, str], None],
-    environment: dict[str, str] | None = None,
+    log: Path | None = None,
 ) -> Outcome:
     """Train in a child process.
 
@@ -64,15 +63,15 @@ def run_child(
         The allocator's hard limit in MiB (TF_CPU_BFC_MEM_LIMIT_IN_MB).
     tell : callable (stage, done, total, text)
         Hears what the child is doing.
-    environment : dict, optional
-        More variables for the child.
+    log : Path, optional
+        Where to keep the child's standard error.
 
     Raises
     ------
     KeyboardInterrupt
         After the child was ended.
     """
-    variables = {**os.environ, "TF_CPU_ALLOCATOR_USE_BFC": "true", "CUDA_VISIBLE_DEVICES": "-1", **(environment or {})}
+    variables = {**os.environ, "TF_CPU_ALLOCATOR_USE_BFC": "true", "CUDA_VISIBLE_DEVICES": "-1"}
     variables["TF_CPP_MIN_LOG_LEVEL"] = "0"  # the allocator's last words tell why a run crashed; they are not shown
     variables.pop("TF_CPU_BFC_MEM_LIMIT_IN_MB", None)
     if limit_mib is not None:
@@ -105,6 +104,8 @@ def run_child(
         errors.seek(0)
         complaint = errors.read()
     limit = None if limit_mib is None else limit_mib * 2**20
+    if log is not None:
+        log.write_text(complaint, encoding="utf-8")
     if status == 0 and result is not None:
         return Outcome(limit, status, result, "", False)
     failure, out_of_memory = _explain(status, failed, complaint)
@@ -146,8 +147,3 @@ def _explain(status: int, failed: dict[str, str], complaint: str) -> tuple[str, 
     if signs:
         return f"out of memory: crashed ({how}) after: {signs[-1][-300:]}", True
     return f"crashed ({how}): {lines[-1][-300:] if lines else 'no message'}", False
-
-
-def describe_limit(limit_bytes: int | None) -> str:
-    """For tables."""
-    return "none" if limit_bytes is None else format_bytes(limit_bytes)

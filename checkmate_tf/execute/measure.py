@@ -87,7 +87,15 @@ class _Captured:
         return tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.dtype).numpy()
 
     def assign(self, value: Any) -> None:
-        tf.raw_ops.AssignVariableOp(resource=self.handle, value=tf.constant(value, self.dtype))
+        """Write into the variable's own buffer: new ones would lie scattered between a step's tensors, for good."""
+        restored = tf.constant(value, self.dtype)
+        if restored.shape.rank and restored.dtype.is_floating:
+            zero, one = tf.constant([0]), tf.constant([1])
+            tf.raw_ops.ResourceStridedSliceAssign(
+                ref=self.handle, begin=zero, end=zero, strides=one, value=restored, begin_mask=1, end_mask=1
+            )
+        else:
+            tf.raw_ops.AssignVariableOp(resource=self.handle, value=restored)
 
 
 def captured_variables(captures: Sequence[tuple[Any, tf.Tensor]]) -> list[_Captured]:

@@ -5,6 +5,7 @@ Batches are wide and parameters few, so that activations dominate and a budget b
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,6 +33,7 @@ __all__ = [
     "images",
     "make",
     "program_of",
+    "program_of_case",
     "state",
     "tokens",
     "train",
@@ -128,6 +130,12 @@ def program_of(model: keras.Model, case: Case, batch: int | None = None) -> Prog
     operations = list(program.node_of)
     costs = op_costs([program.static.operations[op] for op in operations], "flops")
     return replace(program, graph=program.graph.with_costs(program.node_costs(operations, costs), "flop"))
+
+
+@functools.cache
+def program_of_case(name: str) -> Program:
+    """The program of one of `CASES`, made once: it is a value that no test changes."""
+    return program_of(make(CASES[name]), CASES[name])
 
 
 def images(size: int, classes: int = 4) -> Callable[[int], tuple[np.ndarray, np.ndarray]]:
@@ -348,7 +356,8 @@ def dense_model(**options: Any) -> keras.Model:
     for _ in range(4):
         x = layers.Dense(32, activation="tanh")(x)
     x = layers.GlobalAveragePooling1D()(layers.Dropout(0.1)(layers.BatchNormalization()(x)))
-    return _compiled(keras.Model(inputs, layers.Dense(4, activation="softmax")(x), name="dense"), **options)
+    model = keras.Model(inputs, layers.Dense(4, activation="softmax")(x), name="dense")
+    return _compiled(model, keras.optimizers.SGD(0.05, momentum=0.9), **options)
 
 
 def vectors(n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -44,9 +44,10 @@ def _refused(model, error, match, **options):
     return caught.value
 
 
-def _trained(**options):
-    """A model whose optimizer has a state."""
-    model = dense_model(**options)
+@pytest.fixture(scope="module")
+def trained():
+    """A model whose optimizer has a state. Whatever is refused leaves it as it is, so one serves all tests."""
+    model = make(DENSE)
     train(model, DENSE, steps=1)
     return model
 
@@ -73,7 +74,7 @@ def test_not_a_keras_model(thing, call):
 
 
 def test_an_impossible_budget_names_the_least_and_the_operation():
-    model = _trained()
+    model = make(DENSE)
     error = _refused(
         model, InfeasibleBudgetError, r"below .* \(\S+\).*raise the budget or lower the batch", budget="100kB"
     )
@@ -83,24 +84,24 @@ def test_an_impossible_budget_names_the_least_and_the_operation():
 
 
 @pytest.mark.parametrize("budget", ["7 apples", "", -5, 0, 0.0, float("nan"), None, True, "150%", [1], "-1GB"])
-def test_unreadable_budget(budget):
-    _refused(_trained(), BudgetError, "budget", budget=budget)
+def test_unreadable_budget(trained, budget):
+    _refused(trained, BudgetError, "budget", budget=budget)
 
 
 @pytest.mark.parametrize("batch_size", [None, 0, -1, 2.5, "32", True])
-def test_no_batch_size(batch_size):
-    _refused(_trained(), BatchSizeError, "batch", batch_size=batch_size)
+def test_no_batch_size(trained, batch_size):
+    _refused(trained, BatchSizeError, "batch", batch_size=batch_size)
 
 
-def test_batch_sizes_that_disagree():
+def test_batch_sizes_that_disagree(trained):
     x, y = DENSE.data(BATCH)
-    _refused(_trained(), BatchSizeError, "agree", data=(x, y), batch_size=4)
-    _refused(_trained(), BatchSizeError, "disagree", data=(x, y[:3]), batch_size=None)
+    _refused(trained, BatchSizeError, "agree", data=(x, y), batch_size=4)
+    _refused(trained, BatchSizeError, "disagree", data=(x, y[:3]), batch_size=None)
 
 
-def test_open_batch_in_the_spec():
+def test_open_batch_in_the_spec(trained):
     spec = (tf.TensorSpec([None, 64, 8]), tf.TensorSpec([None], tf.int64))
-    _refused(_trained(), BatchSizeError, "open", input_spec=spec, batch_size=None)
+    _refused(trained, BatchSizeError, "open", input_spec=spec, batch_size=None)
 
 
 def test_subclassed_model_needs_data():
@@ -202,13 +203,13 @@ def test_operations_on_two_accelerators():
 
 
 @pytest.mark.parametrize("cost", [float("nan"), float("inf"), -1.0, "dear"])
-def test_costs_that_are_no_costs(cost):
-    _refused(_trained(), CostError, "cost", costs=lambda op: cost)
+def test_costs_that_are_no_costs(trained, cost):
+    _refused(trained, CostError, "cost", costs=lambda op: cost)
 
 
-def test_unknown_names():
-    _refused(_trained(), CostError, "'guess' is not a cost model; there are 'profile'", costs="guess")
-    _refused(_trained(), StrategyError, "'magic' is unknown; choose one of", strategy="magic")
+def test_unknown_names(trained):
+    _refused(trained, CostError, "'guess' is not a cost model; there are 'profile'", costs="guess")
+    _refused(trained, StrategyError, "'magic' is unknown; choose one of", strategy="magic")
 
 
 def test_explicit_jit_compile():
@@ -217,10 +218,10 @@ def test_explicit_jit_compile():
     )
 
 
-def test_ragged_and_sparse_data():
+def test_ragged_and_sparse_data(trained):
     y = np.zeros(2, "int64")
     ragged = tf.data.Dataset.from_tensors((tf.ragged.constant([[1.0], [1.0, 2.0]]), y))
-    _refused(_trained(), ModelError, "dense", data=ragged, batch_size=4)
+    _refused(trained, ModelError, "dense", data=ragged, batch_size=4)
 
 
 @pytest.mark.parametrize("way", ["fit", "fit_dataset", "train_on_batch"])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 
 import pytest
 import tensorflow as tf
-from models import CASES, DENSE, assert_same_state, compile_quickly, make, program_of, train
+from models import CASES, DENSE, assert_same_state, compile_quickly, make, program_of_case, train
 
 from checkmate_tf.execute.emit import _Emission, emit
 from checkmate_tf.grouping import group_computations
@@ -39,11 +40,12 @@ def test_training_is_equal_with_grappler(name):
     assert train(compiled, case)["loss"] == pytest.approx(history["loss"], rel=1e-6)
 
 
-def _emission(name, budget=0.6):
+@functools.cache
+def _emission(name):
     """The tightly planned step of a case, emitted: what was emitted for what, and where."""
-    case = CASES[name]
-    program = program_of(make(case), case)
-    schedule = solve(program.graph, int(budget * keep_all(program.graph).peak_bytes), options=SolveOptions(10, gap=1.0))
+    program = program_of_case(name)
+    budget = int(CASES[name].budget * keep_all(program.graph).peak_bytes)
+    schedule = solve(program.graph, budget, options=SolveOptions(10, gap=1.0))
     made = []
 
     def step(*inputs):
@@ -59,7 +61,7 @@ def _emission(name, budget=0.6):
 
 @pytest.mark.parametrize("name", ["residual", "transformer", "recurrent", "branches", "mixed"])
 def test_effects_happen_once_and_everything_else_as_planned(name):
-    program, schedule, emission, graph = _emission(name, CASES[name].budget)
+    program, schedule, emission, graph = _emission(name)
     counts = schedule.evaluation.counts
     assert counts.max() > 1
     for op, node in program.node_of.items():
@@ -115,7 +117,7 @@ def test_order_of_control_dependencies_is_kept():
 
 def test_no_variable_is_read_above_an_assignment_it_came_after():
     """Copies of operations that read variables come before whatever assigns them, as the originals do."""
-    program, _, emission, graph = _emission("recurrent", CASES["recurrent"].budget)
+    program, _, emission, graph = _emission("recurrent")
     position = {op: k for k, op in enumerate(graph.get_operations())}
     original = {op: k for k, op in enumerate(program.step.operations)}
     for writer in program.step.operations:
@@ -142,9 +144,8 @@ def test_recomputations_wait_for_the_groups_before_them():
 
 
 def test_results_keep_their_structure():
-    case = DENSE
-    program = program_of(make(case), case)
+    program = program_of_case("dense")
     schedule = keep_all(program.graph)
-    x, y = case.data(4)
+    x, y = DENSE.data(4)
     result = tf.function(lambda *batch: emit(program, schedule.plan, schedule.peak_bytes, batch), autograph=False)(x, y)
     assert set(result) == {"accuracy", "loss"}

@@ -184,7 +184,7 @@ def _budget_bytes(budget: Budget, plain: Schedule, device: Device) -> int:
 
 def _equal(a: Graph, b: Graph) -> bool:
     same = a.inputs == b.inputs and a.constant_bytes == b.constant_bytes
-    columns = ("kinds", "sizes", "workspace", "recompute_until", "costs")
+    columns = ("kinds", "sizes", "workspace", "held", "recompute_until", "costs")
     return same and all(np.array_equal(getattr(a, c), getattr(b, c)) for c in columns)
 
 

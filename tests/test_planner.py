@@ -1,0 +1,188 @@
+"""The measured promise: the plan's real peak is within the budget, or the plan is made again, or refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import tensorflow as tf
+from models import DENSE, Case, compile_quickly, images, make, state, train
+from models import residual as residual_model
+
+import checkmate_tf
+from checkmate_tf.errors import InfeasibleBudgetError
+from checkmate_tf.execute import planner
+from checkmate_tf.execute.measure import HOW_TO_MEASURE, Device, captured_variables, find_device, measure_peak
+from checkmate_tf.plan import evaluate
+from checkmate_tf.units import parse_budget
+
+pytestmark = [
+    pytest.mark.usefixtures("fresh_keras"),
+    pytest.mark.filterwarnings("ignore:`shuffle=True` was passed"),
+]
+
+WIDE = Case(residual_model, images(16), budget=0.75, batch=128)
+
+
+def test_the_measured_peak_is_within_the_budget():
+    model = compile_quickly(make(WIDE), WIDE, verify=True, budget=0.75)
+    report = model.checkmate
+    assert report.recomputations > 0
+    assert report.measured_peak_bytes is not None and not report.not_measured
+    assert report.measured_peak_bytes <= report.budget_bytes < report.plain_peak_bytes
+    assert report.attempts[-1].measured_bytes is not None
+    device = find_device()
+    data = tf.data.Dataset.from_tensors(WIDE.data(WIDE.batch)).cache()
+    model.fit(data, verbose=0)
+    tf.config.experimental.reset_memory_stats(device.name)
+    model.fit(data, verbose=0)
+    used = tf.config.experimental.get_memory_info(device.name)["peak"]
+    copies = 3 * report.input_bytes  # the cached batch, and those that the iterator has at hand
+    assert used <= report.budget_bytes + copies
+
+
+def test_measuring_leaves_every_variable_as_it_was():
+    model = make(DENSE)
+    train(model, DENSE)
+    before = {k: v.tobytes() for k, v in state(model).items()}
+    compile_quickly(model, DENSE, verify=True, budget="1GB")
+    assert model.checkmate.measured_peak_bytes
+    assert before == {k: v.tobytes() for k, v in state(model).items()}
+
+
+def test_without_statistics_the_report_says_why(monkeypatch):
+    monkeypatch.setattr(planner, "find_device", lambda: Device("CPU:0", 10**9, measurable=False))
+    report = compile_quickly(make(DENSE), DENSE, verify=True).checkmate
+    assert report.measured_peak_bytes is None and report.attempts == ()
+    assert report.not_measured == HOW_TO_MEASURE and "TF_CPU_ALLOCATOR_USE_BFC" in str(report)
+
+
+def test_unasked_the_report_says_so():
+    report = compile_quickly(make(DENSE), DENSE, verify=False).checkmate
+    assert report.measured_peak_bytes is None and "verify=False" in str(report)
+
+
+def _measures(monkeypatch, *extra):
+    """Let the device measure what is predicted and so many bytes more (None: out of memory); the last goes on."""
+    calls = []
+
+    def measure(program, plan, limit_bytes, device):
+        more = extra[min(len(calls), len(extra) - 1)]
+        calls.append(limit_bytes)
+        return None if more is None else evaluate(program.graph, plan).peak_bytes + more
+
+    monkeypatch.setattr(planner, "_measure", measure)
+    return calls
+
+
+def test_a_peak_over_the_budget_plans_again(monkeypatch):
+    _measures(monkeypatch, 200_000, 0)
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget=0.8).checkmate
+    first, second = report.attempts[:2]
+    assert first.measured_bytes > report.budget_bytes >= second.measured_bytes
+    assert second.target_bytes < first.target_bytes and second.predicted_bytes < first.predicted_bytes
+    assert report.measured_peak_bytes <= report.budget_bytes
+    assert "plans tried" in str(report)
+
+
+def test_out_of_memory_while_measuring_plans_again(monkeypatch):
+    _measures(monkeypatch, None, 0)
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget=0.8).checkmate
+    assert report.attempts[0].measured_bytes is None
+    assert report.attempts[1].target_bytes < report.attempts[0].target_bytes
+    assert report.measured_peak_bytes <= report.budget_bytes and "out of memory" in str(report)
+
+
+def test_a_promise_that_cannot_be_kept_is_refused(monkeypatch):
+    calls = _measures(monkeypatch, 10**7)
+    model = make(DENSE)
+    with pytest.raises(InfeasibleBudgetError, match="allocator needed.*raise the budget") as caught:
+        compile_quickly(model, DENSE, verify=True, budget=0.8)
+    assert calls and not caught.value.proven
+    assert caught.value.minimum_bytes > 10**7 > caught.value.budget_bytes
+    assert not hasattr(model, "checkmate")
+    train(model, DENSE)
+
+
+def test_out_of_memory_every_time_is_refused(monkeypatch):
+    _measures(monkeypatch, None)
+    with pytest.raises(InfeasibleBudgetError, match="raise the budget"):
+        compile_quickly(make(DENSE), DENSE, verify=True, budget=0.8)
+
+
+def test_auto_is_the_limit_of_the_device(monkeypatch):
+    monkeypatch.setattr(planner, "find_device", lambda: Device("CPU:0", 123_456_789, measurable=False))
+    report = compile_quickly(make(DENSE), DENSE, budget="auto").checkmate
+    assert report.budget_bytes == 123_456_789 and report.recomputations == 0
+
+
+@pytest.mark.parametrize(("limit", "expected"), [("512", 512 * 2**20), ("", None), ("many", None)])
+def test_the_limit_of_the_cpu(monkeypatch, limit, expected):
+    monkeypatch.setenv("TF_CPU_BFC_MEM_LIMIT_IN_MB", limit)
+    device = find_device()
+    assert device.name == "CPU:0" and device.measurable
+    assert device.limit_bytes == expected if expected else device.limit_bytes > 10**8
+
+
+def test_a_fraction_is_of_the_plain_peak():
+    report = compile_quickly(make(DENSE), DENSE, budget="80%").checkmate
+    assert report.budget_bytes == int(0.8 * report.plain_peak_bytes)
+
+
+def test_a_generous_budget_changes_nothing():
+    report = compile_quickly(make(DENSE), DENSE, budget="10GB").checkmate
+    assert report.recomputations == 0 and report.overhead == 0.0
+
+
+def test_progress_is_told():
+    told = []
+    compile_quickly(make(DENSE), DENSE, progress=lambda *args: told.append(args), verify=True, budget="1GB")
+    assert {"trace", "measure"} <= {stage for stage, *_ in told}
+    assert all(0 <= done <= total for _, done, total, _ in told)
+
+
+def test_profiled_costs():
+    report = compile_quickly(make(DENSE), DENSE, costs="profile").checkmate
+    assert report.costs == "profile" and report.schedule.graph.base_cost > 0
+    assert report.schedule.graph.cost_unit == "us"
+
+
+def test_costs_by_a_callable():
+    report = compile_quickly(make(DENSE), DENSE, costs=lambda op: 1.0).checkmate
+    operations = report.schedule.graph.base_cost
+    assert report.costs == "given" and operations == int(operations) > len(report.schedule.graph)
+
+
+def test_a_measured_peak_sees_the_step():
+    v = tf.Variable(tf.zeros(1000))
+
+    @tf.function
+    def step():
+        v.assign_add(tf.reduce_sum(tf.random.uniform((1 << 20,))) * tf.ones(1000))
+
+    graph = step.get_concrete_function().graph
+    peak, reason = measure_peak(find_device(), step, captured_variables(graph.captures))
+    assert peak >= 4 << 20 and not reason
+    assert not v.numpy().any()
+
+
+def test_the_same_schedule_serves_an_equal_graph():
+    options = planner.PlanOptions(parse_budget(0.7), costs="flops", gap=1.0, time_limit=5, verify=False)
+    w = tf.Variable(tf.ones((64, 64)))
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            y = x
+            for _ in range(6):
+                y = tf.tanh(y @ w)
+            loss = tf.reduce_sum(y)
+        return loss, tape.gradient(loss, w)
+
+    spec = tf.TensorSpec([None, 64])
+    first = planner.plan_step(step, spec, 1024, options, "step")
+    second = planner.plan_step(step, spec, 1024, options, "step", [first])
+    other = planner.plan_step(step, spec, 1024, replace(options, budget=parse_budget(0.9)), "step", [first])
+    assert second.schedule is first.schedule and second.report is first.report
+    assert other.schedule is not first.schedule
+    assert first.report.recomputations > 0
+    assert isinstance(first.report, checkmate_tf.Report)

@@ -6,10 +6,12 @@ its last reader and TensorFlow frees it: a deallocation needs no operation.
 TensorFlow would run every recomputation at once, and nothing would be saved, so groups of computations (see
 `grouping`) are put in order by control edges. Three rules keep the numbers and oneDNN's fusions what they are:
 
-- the edge goes to a new Identity of one floating-point input, not to the operation itself: operations are fused only
-  if their own control inputs agree (Conv2D with BiasAdd, Conv2DBackpropFilter with BiasAddGrad);
-- the filter's gradient is gated on its activation, since it shares its other input with BiasAddGrad;
-- Pad and BiasAddGrad neither get nor give an edge.
+- an edge ends at a new Identity of one floating-point input, and starts at a new Identity of a result, never at the
+  operations themselves: oneDNN fuses operations only if their control inputs agree (Conv2D with BiasAdd,
+  Conv2DBackpropFilter with BiasAddGrad), Grappler only those without control edges;
+- the filter's gradient is gated on its activation, since it shares its other input with BiasAddGrad; and nothing waits
+  for BiasAddGrad, which may run as late as the filter's gradient that it is fused with;
+- a loop is gated on all of its state.
 
 Sources are emitted once. A view is emitted for each copy of what it looks at. Shape operations run once, when what
 they look at is first there. Stateful operations keep their control edges; a copy of an operation that reads variables
@@ -32,7 +34,8 @@ from ..trace.static import copy_attributes, copy_functions
 
 __all__ = ["emit"]
 
-_UNGATED = frozenset({"Pad", "PadV2", "MirrorPad", "BiasAddGrad"})
+_FUSED_LATER = frozenset({"Pad", "PadV2", "MirrorPad", "BiasAddGrad"})
+_LOOPS = frozenset({"While", "StatelessWhile"})
 
 # The input on which to gate, where it is not simply the first that will do.
 _GATED_INPUT = {
@@ -98,7 +101,8 @@ class _Emission:
         self.group_of: dict[int, int] = {}  # id of a tensor -> group whose barrier it comes after
         self.group = 0
         self.barrier: tf.Operation | None = None
-        self.finished: list[tf.Operation] = []  # what the next barrier waits for
+        self.finished: dict[tf.Operation, None] = {}  # what the next barrier waits for
+        self.maker: dict[int, tf.Operation] = {}  # id of a tensor -> the copy that owns its buffer
         for given, t in zip(program.step.inputs, inputs, strict=True):
             self.current[given.op] = [t]
         for external, internal in program.step.captures:
@@ -134,8 +138,10 @@ class _Emission:
             large = self.program.classes[op] == LARGE
             self._emit(op, gate=large and self.barrier is not None)
             reads_large = any(self.program.classes.get(self.program.source_of(t).op) == LARGE for t in inputs_of(op))
-            if (large or reads_large) and op.type not in _UNGATED:
-                self.finished.append(self.copies[op][-1])
+            if (large or reads_large) and op.type not in _FUSED_LATER:
+                for t in inputs_of(op):  # whoever waits for this one need not wait for what it reads
+                    self.finished.pop(self.maker.get(id(self.tensor(t))), None)
+                self.finished[self.copies[op][-1]] = None
         if first:
             for op in self.program.shapes[node] if node < len(self.program.shapes) else ():
                 if op not in self.current:
@@ -144,10 +150,18 @@ class _Emission:
     def _close_group(self) -> None:
         if not self.finished:
             return
-        waits = self.finished if self.barrier is None else [self.barrier, *self.finished]
-        with self.graph.control_dependencies(waits):
+        waits = [self._watched(op) for op in self.finished]
+        with self.graph.control_dependencies(waits if self.barrier is None else [self.barrier, *waits]):
             self.barrier = tf.no_op(name="checkmate/barrier")
-        self.finished = []
+        self.finished = {}
+
+    def _watched(self, op: tf.Operation) -> tf.Operation:
+        """Something that runs when `op` has run, and leaves `op` without an outgoing control edge of its own."""
+        result = next((t for t in op.outputs if t.dtype.is_floating), None)
+        if result is None or op.type in _LOOPS:
+            return op
+        with self.graph.control_dependencies(None), self.graph.device(op.device or None):
+            return tf.identity(result, name="checkmate/done").op
 
     def _emit(self, op: tf.Operation, gate: bool = False) -> None:
         """Emit one copy of an operation, after the current barrier if `gate` is set."""
@@ -157,10 +171,10 @@ class _Emission:
             controls += self.checks
         ordered = any(self.group_of.get(id(t)) == self.group for t in inputs)  # comes after the barrier as it is
         if gate and not ordered:
-            k = self._gated_input(op)
-            if k is None:
+            gated = self._gated_inputs(op)
+            if not gated:
                 controls.append(self.barrier)
-            else:
+            for k in gated:
                 with self.graph.control_dependencies([self.barrier]):
                     inputs[k] = tf.identity(inputs[k], name="checkmate/gate")
         with self.graph.control_dependencies(controls), self.graph.device(op.device or None):
@@ -173,6 +187,10 @@ class _Emission:
                 op_def=op.op_def,
             )
         self.current[op] = list(copy.outputs)
+        view = self.program.classes.get(op) == VIEW
+        for k, t in enumerate(copy.outputs):
+            source = inputs[k if op.type == "IdentityN" else 0] if view else None
+            self.maker[id(t)] = copy if source is None else self.maker.get(id(source), copy)
         if gate or ordered:
             for t in copy.outputs:
                 self.group_of[id(t)] = self.group
@@ -192,17 +210,18 @@ class _Emission:
                 self._emit(op)
         return self.copies[op]
 
-    def _gated_input(self, op: tf.Operation) -> int | None:
-        if op.type in _UNGATED:
-            return None
+    def _gated_inputs(self, op: tf.Operation) -> list[int]:
+        """Which inputs to hold back; none if only an edge to the operation itself will do."""
         kinds = [self._kind(t) for t in inputs_of(op)]
+        if op.type in _LOOPS:  # what waits for no state would run ahead
+            return [k for k, kind in enumerate(kinds) if kind in (LARGE, SMALL)]
         wanted = _GATED_INPUT.get(op.type)
         if wanted is not None and kinds[wanted] == LARGE:
-            return wanted
+            return [wanted]
         for kind in (LARGE, SMALL, "Placeholder"):  # the first layer reads the batch itself
             if kind in kinds:
-                return kinds.index(kind)
-        return None
+                return [kinds.index(kind)]
+        return []
 
     def _kind(self, t: tf.Tensor) -> str:
         """What an edge to `t` would wait for: a large or small value, the batch, or nothing that can take an edge."""

@@ -87,15 +87,8 @@ class _Captured:
         return tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.dtype).numpy()
 
     def assign(self, value: Any) -> None:
-        """Write into the variable's own buffer: new ones would lie scattered between a step's tensors, for good."""
-        restored = tf.constant(value, self.dtype)
-        if restored.shape.rank and restored.dtype.is_floating:
-            zero, one = tf.constant([0]), tf.constant([1])
-            tf.raw_ops.ResourceStridedSliceAssign(
-                ref=self.handle, begin=zero, end=zero, strides=one, value=restored, begin_mask=1, end_mask=1
-            )
-        else:
-            tf.raw_ops.AssignVariableOp(resource=self.handle, value=restored)
+        # Not by a strided or scattered write in place: from then on every read of the variable would be a copy.
+        tf.raw_ops.AssignVariableOp(resource=self.handle, value=tf.constant(value, self.dtype))
 
 
 def captured_variables(captures: Sequence[tuple[Any, tf.Tensor]]) -> list[_Captured]:

@@ -1,7 +1,7 @@
 """One training run of the demo, in a process of its own: `python -m checkmate_tf.cli.child '{"model": ...}'`.
 
 The allocator's limit is the environment's; what the run does comes as one JSON argument. Standard output carries one
-JSON message a line: `{"stage", "done", "total", "text"}` while it goes on, and one `{"result"}` or `{"failed"}` at the
+JSON message a line: `{"stage", "done", "total", "text"}` while it goes on, `{"planned"}` after `compile`, and one `{"result"}` or `{"failed"}` at the
 end.
 """
 
@@ -190,6 +190,7 @@ def execute(run: Run) -> dict[str, Any]:
         result["report_text"] = str(report)
         result["predicted"] = predicted(report.schedule)
         result["predicted_plain"] = predicted(keep_all(report.schedule.graph))
+        say(planned=result)
     watch = watcher(run, device)
     tell("train", 0, run.steps, "the first step traces")
     model.fit(

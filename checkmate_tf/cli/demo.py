@@ -181,7 +181,7 @@ def _document(demo: Demo) -> dict[str, Any]:
             "out_of_memory": outcome.out_of_memory,
         }
         left_out = ("memory", "predicted", "predicted_plain", "report_text")
-        return row | {k: v for k, v in (outcome.result or {}).items() if k not in left_out}
+        return row | {k: v for k, v in {**outcome.planned, **(outcome.result or {})}.items() if k not in left_out}
 
     return {
         "model": demo.run.model,
@@ -208,7 +208,7 @@ def _show(demo: Demo) -> None:
     table.add_column("trained?")
     for name in ("hard limit", "measured peak", "predicted peak", "s a step", "loss"):
         table.add_column(name, justify="right")
-    predicted = demo.compiled.result or {}
+    predicted = demo.compiled.planned
     rows = [
         ("plain", demo.reference, predicted.get("predicted_plain")),
         ("plain", demo.plain, predicted.get("predicted_plain")),
@@ -244,7 +244,7 @@ def _draw(demo: Demo) -> None:
     from ..report.plots import BLUE, ORANGE, Curve, measured_curve, plot_memory
 
     curves = []
-    predicted = demo.compiled.result or {}
+    predicted = demo.compiled.planned
     for name, outcome, key, color in (
         ("plain", demo.reference, "predicted_plain", ORANGE),
         ("compiled", demo.compiled, "predicted", BLUE),

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ class Outcome:
     failure : str
         Why it did not, in words; empty if it did.
     out_of_memory : bool
+    planned : dict
+        What `compile` reported, if the run got that far; empty for a plain run.
     """
 
     limit_bytes: int | None
@@ -42,6 +44,7 @@ class Outcome:
     result: dict[str, Any] | None
     failure: str
     out_of_memory: bool
+    planned: dict[str, Any] = field(default_factory=dict)
 
     @property
     def trained(self) -> bool:
@@ -80,6 +83,7 @@ def run_child(
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), root]))
     result: dict[str, Any] | None = None
     failed: dict[str, str] = {}
+    planned: dict[str, Any] = {}
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", f"{__package__}.child", json.dumps(asdict(run))],
@@ -96,6 +100,7 @@ def run_child(
                 message = _message(line)
                 if "stage" in message:
                     tell(message["stage"], message["done"], message["total"], message["text"])
+                planned = message.get("planned", planned)
                 result = message.get("result", result)
                 failed = message if "failed" in message else failed
             status = process.wait()
@@ -107,9 +112,9 @@ def run_child(
     if log is not None:
         log.write_text(complaint, encoding="utf-8")
     if status == 0 and result is not None:
-        return Outcome(limit, status, result, "", False)
+        return Outcome(limit, status, result, "", False, planned)
     failure, out_of_memory = _explain(status, failed, complaint)
-    return Outcome(limit, status, None, failure, out_of_memory)
+    return Outcome(limit, status, None, failure, out_of_memory, planned)
 
 
 def _message(line: str) -> dict[str, Any]:

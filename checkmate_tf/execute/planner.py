@@ -38,7 +38,7 @@ log = logging.getLogger("checkmate_tf")
 _GOAL, _USED = 0.96, 0.89
 _FREE = 0.005  # an overhead not worth another plan
 _TIGHT = 1.25  # a hard limit of the allocator is near when it is below this many times the budget
-_ROOM = 0.7  # share of such a limit that the first plan to be measured may take, by prediction
+_ROOM = 0.6  # share of such a limit that the first plan to be measured may take, by prediction
 
 
 @dataclass(frozen=True)

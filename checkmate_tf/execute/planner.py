@@ -34,10 +34,11 @@ __all__ = ["PlanOptions", "PlannedStep", "plan_step"]
 
 log = logging.getLogger("checkmate_tf")
 
-# Shares of the budget: what to aim for, since peaks differ from step to step, and what is worth no further plan.
-_GOAL, _USED = 0.96, 0.89
+# Share of the budget to aim for, since peaks differ from step to step; and of that, what is worth no further plan.
+_GOAL, _USED = 0.96, 0.92
 _FREE = 0.005  # an overhead not worth another plan
 _TIGHT = 1.25  # a hard limit of the allocator is near when it is below this many times the budget
+_CLEAR = 0.88  # share of such a limit that a plan may be measured at
 _ROOM = 0.6  # share of such a limit that the first plan to be measured may take, by prediction
 
 
@@ -217,11 +218,12 @@ def _fit(
     goal, strict = int(_GOAL * budget_bytes), False
     target = budget_bytes
     # Where the CPU's allocator has a hard limit near the budget, to run out of memory while measuring can be a crash:
-    # oneDNN does not check all allocations. Start with room to spare, and take the first plan that fits.
+    # oneDNN does not check all allocations. Start with room to spare, and stay away from the limit.
     tight = options.verify and device.measurable and device.name.startswith("CPU")
     tight = tight and device.limit_bytes < _TIGHT * budget_bytes
     if tight:
         target = min(budget_bytes, int(_ROOM * device.limit_bytes))
+        goal = min(goal, int(_CLEAR * device.limit_bytes))
     least: int | None = None
     tried: set[tuple[int, bool]] = set()
     for attempt in range(options.tries if options.verify and device.measurable else 1):
@@ -255,7 +257,7 @@ def _fit(
         fits = measured <= (budget_bytes + goal) // 2 or (strict and measured <= budget_bytes)
         if fits and (best is None or schedule.cost < best.schedule.cost):
             best = _Candidate(schedule, limit, measured)
-        if fits and (tight or measured >= _USED * budget_bytes or schedule.overhead < _FREE):
+        if fits and (measured >= _USED * goal or schedule.overhead < _FREE):
             break
         target = goal - (measured - schedule.peak_bytes)
         if fits and best is not None and target <= best.schedule.peak_bytes:

@@ -26,7 +26,10 @@ from checkmate_tf.errors import (
     TraceError,
 )
 
-pytestmark = pytest.mark.usefixtures("fresh_keras")
+pytestmark = [
+    pytest.mark.usefixtures("fresh_keras"),
+    pytest.mark.filterwarnings("ignore:`shuffle=True` was passed"),
+]
 
 
 def _refused(model, error, match, **options):
@@ -277,13 +280,12 @@ def test_a_refused_second_compile_keeps_the_first():
 
 def test_a_model_refused_before_its_first_fit(no_grappler):
     """Building optimizer slots and metrics on the way to a refusal changes no number."""
-    for name in ("subclassed", "transformer"):
-        case = CASES[name]
-        plain, refused = make(case), make(case)
-        with pytest.raises(InfeasibleBudgetError):
-            compile_quickly(refused, case, budget="20kB")
-        assert train(plain, case) == train(refused, case)
-        assert_same_state(plain, refused)
+    case = CASES["subclassed"]
+    plain, refused = make(case), make(case)
+    with pytest.raises(InfeasibleBudgetError):
+        compile_quickly(refused, case, budget="20kB")
+    assert train(plain, case) == train(refused, case)
+    assert_same_state(plain, refused)
 
 
 def test_subclassed_with_a_batch_only():

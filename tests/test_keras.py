@@ -12,7 +12,7 @@ import checkmate_tf
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_keras", "no_grappler"),
-    pytest.mark.filterwarnings("ignore:`shuffle=True` was passed", "ignore:Your input ran out of data"),
+    pytest.mark.filterwarnings("ignore:`shuffle=True` was passed", "ignore:Skipping variable loading for optimizer"),
 ]
 
 BATCH = DENSE.batch
@@ -136,7 +136,9 @@ def test_generator_data():
         for n in (BATCH, 7, BATCH):
             yield x[:n], y[:n]
 
-    _both(lambda model: model.fit(batches(), verbose=0).history)
+    # Without steps_per_epoch Keras asks once more than there are batches, and the plain step's counter and seeds, which
+    # wait for no data, may advance before the iterator tells that it is at its end.
+    _both(lambda model: model.fit(batches(), steps_per_epoch=3, verbose=0).history)
 
 
 def test_running_eagerly_is_left_alone():
@@ -252,7 +254,7 @@ def test_freezing_a_layer_afterwards():
 
 
 def test_two_models_in_one_process():
-    cases = DENSE, CASES["residual"]
+    cases = DENSE, CASES["subclassed"]
     plain, compiled = [make(c) for c in cases], [compile_quickly(make(c), c) for c in cases]
     for models in (plain, compiled):
         for _ in range(2):

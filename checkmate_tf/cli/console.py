@@ -63,6 +63,8 @@ def prepare_tensorflow() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    if "tensorflow" in sys.modules:
+        return
     with _native_silence(), stderr().status("starting TensorFlow", spinner="dots"):
         importlib.import_module("keras")
         importlib.import_module("tensorflow")

@@ -17,7 +17,7 @@ from .child import OUT_OF_MEMORY, Run
 
 __all__ = ["Outcome", "run_child"]
 
-_SIGNS_OF_OOM = ("ResourceExhausted", "OOM when allocating", "ran out of memory", "out of memory", "bad_alloc")
+_SIGNS_OF_OOM = ("OOM when allocating", "ran out of memory", "out of memory", "bad_alloc", "ResourceExhausted")
 
 
 @dataclass(frozen=True)
@@ -150,5 +150,7 @@ def _explain(status: int, failed: dict[str, str], complaint: str) -> tuple[str, 
     signs = [line for line in lines if any(sign in line for sign in _SIGNS_OF_OOM)]
     how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
     if signs:
-        return f"out of memory: crashed ({how}) after: {signs[-1][-300:]}", True
+        last = signs[-1]
+        at = min(last.find(sign) for sign in _SIGNS_OF_OOM if sign in last)
+        return f"out of memory: crashed ({how}) after: {last[at : at + 200]}", True
     return f"crashed ({how}): {lines[-1][-300:] if lines else 'no message'}", False

@@ -201,12 +201,11 @@ def _masks(n: int) -> tuple[np.ndarray, np.ndarray]:
 def transformer() -> keras.Model:
     inputs = keras.Input((24,), dtype="int32")
     x = layers.Embedding(50, 32)(inputs)
-    for _ in range(2):
-        y = layers.LayerNormalization()(x)
-        y = layers.MultiHeadAttention(4, 8, dropout=0.1)(y, y)
-        x = layers.Add()([x, layers.Dropout(0.1)(y)])
-        y = layers.Dense(64, activation="gelu")(layers.LayerNormalization()(x))
-        x = layers.Add()([x, layers.Dropout(0.1)(layers.Dense(32)(y))])
+    y = layers.LayerNormalization()(x)
+    y = layers.MultiHeadAttention(4, 8, dropout=0.1)(y, y)
+    x = layers.Add()([x, layers.Dropout(0.1)(y)])
+    y = layers.Dense(64, activation="gelu")(layers.LayerNormalization()(x))
+    x = layers.Add()([x, layers.Dropout(0.1)(layers.Dense(32)(y))])
     x = layers.GlobalAveragePooling1D()(x)
     return _compiled(keras.Model(inputs, layers.Dense(4, activation="softmax")(x), name="transformer"), "adamw")
 

@@ -133,3 +133,17 @@ def test_a_loop_is_not_recomputed_after_its_variable_is_assigned():
     loop = node.get("While", node.get("StatelessWhile"))
     assert program.graph.recompute_until[loop] == node["AssignSubVariableOp"] < len(program.graph)
     assert program.graph.recompute_until[node["AssignSubVariableOp"]] == 0
+
+
+def test_a_loop_within_a_loop():
+    """The body of a body is found, and its state has the shape that it enters with."""
+
+    def step(x):
+        def body(i, h):
+            return i + 1, tf.while_loop(lambda j, g: j < 2, lambda j, g: (j + 1, tf.sin(g)), (0, h))[1]
+
+        return tf.while_loop(lambda i, h: i < 3, body, (0, x), maximum_iterations=3)[1]
+
+    traced = trace_step(step, tf.TensorSpec([None, 3]))
+    loop = next(op for op in traced.operations if "While" in op.type)
+    assert [_static(traced).bytes_of(t) for t in loop.outputs if t.dtype.is_floating] == [BATCH * 3 * 4]

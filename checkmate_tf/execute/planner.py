@@ -35,7 +35,8 @@ __all__ = ["PlanOptions", "PlannedStep", "plan_step"]
 log = logging.getLogger("checkmate_tf")
 
 # Share of the budget to aim for, since peaks differ from step to step; and of that, what is worth no further plan.
-_GOAL, _USED = 0.96, 0.92
+_GOAL, _USED = 0.92, 0.94
+_SURE, _SURE_STRICT = 0.95, 0.98  # share of the budget that a measured peak may take; a strict order varies less
 _FREE = 0.005  # an overhead not worth another plan
 _TIGHT = 1.25  # a hard limit of the allocator is near when it is below this many times the budget
 _CLEAR = 0.88  # share of such a limit that a plan may be measured at
@@ -215,6 +216,7 @@ def _fit(
     """
     attempts: list[Attempt] = []
     best: _Candidate | None = None
+    close: _Candidate | None = None  # within the budget, but by less than peaks differ
     goal, strict = int(_GOAL * budget_bytes), False
     target = budget_bytes
     # Where the CPU's allocator has a hard limit near the budget, to run out of memory while measuring can be a crash:
@@ -238,7 +240,7 @@ def _fit(
                     continue
                 if best is not None or strict:
                     break
-                strict, target = True, max(min(goal, budget_bytes), error.minimum_bytes)
+                strict, target = True, max(goal, error.minimum_bytes)
                 schedule = _solve(graph, plain, target, options, seconds)
         limit = 0 if strict else schedule.peak_bytes
         if not (options.verify and device.measurable):
@@ -254,15 +256,18 @@ def _fit(
             target = min(schedule.peak_bytes, target) - budget_bytes // 10
             continue
         least = min(measured, least or measured)
-        fits = measured <= (budget_bytes + goal) // 2 or (strict and measured <= budget_bytes)
+        fits = measured <= (_SURE_STRICT if strict else _SURE) * budget_bytes
         if fits and (best is None or schedule.cost < best.schedule.cost):
             best = _Candidate(schedule, limit, measured)
+        elif measured <= budget_bytes and (close is None or measured < (close.measured_bytes or measured)):
+            close = _Candidate(schedule, limit, measured)
         if fits and (measured >= _USED * goal or schedule.overhead < _FREE):
             break
         target = goal - (measured - schedule.peak_bytes)
         if fits and best is not None and target <= best.schedule.peak_bytes:
             break
     options.tell("measure", 1, 1, "")
+    best = best or close
     if best is None:
         raise InfeasibleBudgetError(
             f"budget {format_bytes(budget_bytes)} was kept by none of {len(attempts)} plans: the least predicted is "
@@ -291,7 +296,11 @@ def _measure(program: Program, plan: Plan, limit_bytes: int, device: Device) -> 
     specs = [tf.TensorSpec(t.shape, t.dtype) for t in program.step.inputs]
     function = tf.function(lambda *inputs: emit(program, plan, limit_bytes, inputs), autograph=False)
     concrete = function.get_concrete_function(*specs)
-    peak, reason = measure_peak(device, lambda: concrete(*batch), captured_variables(program.step.captures))
+
+    def step() -> None:
+        concrete(*(tf.raw_ops.DeepCopy(x=t) for t in batch))  # a new batch each time, as in training
+
+    peak, reason = measure_peak(device, step, captured_variables(program.step.captures))
     if peak is None:
         log.warning("a plan ran out of memory while it was measured: %s", reason)
     return peak

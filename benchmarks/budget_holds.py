@@ -303,7 +303,7 @@ def write_table(output: Path) -> None:
     cells = [json.loads(p.read_text()) for p in output.glob("cell-*.json")]
     cells.sort(key=lambda c: (order.get(c["network"], 99), -c["fraction"]))
     lines = [
-        "| network | budget | measured | predicted | equal bits (Grappler off) | difference (on) | step time | predicted "
+        "| network | budget | measured | predicted | equal bits, Grappler off | difference, on | step time | predicted "
         "| proven gap | compile (profile) | hard limit: plain / ours |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]

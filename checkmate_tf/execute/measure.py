@@ -90,6 +90,25 @@ class _Captured:
         # Not by a strided or scattered write in place: from then on every read of the variable would be a copy.
         tf.raw_ops.AssignVariableOp(resource=self.handle, value=tf.constant(value, self.dtype))
 
+    def release(self) -> None:
+        """Give the buffer back to the allocator; `assign` must follow."""
+        tf.raw_ops.AssignVariableOp(resource=self.handle, value=tf.zeros([0], self.dtype))
+
+
+def _restore(variables: Sequence[Any], values: Sequence[Any]) -> None:
+    """Put values back, side by side: all buffers are given back first.
+
+    One by one, new buffers would fill the holes that a step left, and the free memory between them would be in pieces
+    too small for a large tensor, for as long as the variables live.
+    """
+    try:
+        for v in variables:
+            if isinstance(v, _Captured):
+                v.release()
+    finally:
+        for v, value in zip(variables, values, strict=True):
+            v.assign(value)
+
 
 def captured_variables(captures: Sequence[tuple[Any, tf.Tensor]]) -> list[_Captured]:
     """Every variable that a traced step captures, whether or not it is trained: all that it may assign."""
@@ -132,6 +151,5 @@ def measure_peak(device: Device, step: Callable[[], Any], variables: Sequence[tf
     except tf.errors.ResourceExhaustedError as error:
         return None, str(error.message).splitlines()[0]
     finally:
-        for v, value in zip(variables, before, strict=True):
-            v.assign(value)
+        _restore(variables, before)
         tf.config.experimental.reset_memory_stats(device.name)

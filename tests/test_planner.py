@@ -25,13 +25,15 @@ WIDE = Case(residual_model, images(16), budget=0.75, batch=128)
 
 
 def test_the_measured_peak_is_within_the_budget():
-    model = compile_quickly(make(WIDE), WIDE, verify=True, budget=0.75)
-    report = model.checkmate
+    device = find_device()
+    model = make(WIDE)
+    foreign = device.current_bytes()  # TensorFlow keeps the variables of some models of earlier tests
+    plain = compile_quickly(model, WIDE, budget=1.0).checkmate.plain_peak_bytes
+    report = compile_quickly(model, WIDE, verify=True, budget=int(0.75 * plain) + foreign).checkmate
     assert report.recomputations > 0
     assert report.measured_peak_bytes is not None and not report.not_measured
-    assert report.measured_peak_bytes <= report.budget_bytes < report.plain_peak_bytes
+    assert report.measured_peak_bytes <= report.budget_bytes < plain + foreign
     assert report.attempts[-1].measured_bytes is not None
-    device = find_device()
     data = tf.data.Dataset.from_tensors(WIDE.data(WIDE.batch)).cache()
     model.fit(data, verbose=0)
     tf.config.experimental.reset_memory_stats(device.name)

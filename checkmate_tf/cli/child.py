@@ -151,7 +151,8 @@ def watcher(run: Run, device: str) -> Any:
             self.peaks.append(int(tf.config.experimental.get_memory_info(device)["peak"]))
             if batch >= run.steps - SAMPLED_STEPS:
                 samples = self.sampler.stop()
-                self.memory = max(self.memory, samples, key=lambda step: max((size for _, size in step), default=0))
+                if not self.memory or samples[-1][0] < self.memory[-1][0]:  # the least disturbed by others
+                    self.memory = samples
             elif batch:  # the first step traces and warms up
                 self.seconds.append(seconds)
             self.losses.append(float(logs["loss"]))

@@ -7,7 +7,8 @@ Three runs, each in a process of its own:
 3. compiled by `checkmate_tf.compile` for the budget, under the same limit: trains.
 
 The budget is 60% of the first run's measured peak, and the hard limit 10% above the budget: an allocator cannot use
-its last bytes, since free memory lies in pieces between tensors.
+its last bytes, since free memory lies in pieces between tensors. Should those pieces be too small for the compiled run
+all the same, it is run once more with 85% of the budget under the same limit, and that is said.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def plot_schedule(
     figure = _figure(size_inches)
     left, middle, right = figure.subplots(1, 3, width_ratios=(1, 1, 1.5))
     again = schedule.R & ~np.eye(n, dtype=bool)
-    _draw_matrix(left, schedule.R, again, f"R: computed ({int(again.sum())} times again)")
+    _draw_matrix(left, schedule.R, again, f"R: computed ({int(again.sum())} of them again)")
     _draw_matrix(middle, schedule.S, None, "S: kept in memory")
     curves = [
         predicted_curve(keep_all(graph), "plain", ORANGE),
@@ -195,10 +195,11 @@ def _draw_matrix(axes: Axes, matrix: NDArray[np.bool_], marked: NDArray[np.bool_
     """Stages downwards, nodes to the right; large matrices are pooled so that a lone entry stays visible."""
     shown: NDArray[Any] = np.ones((*_pool(matrix).shape, 3))
     shown[_pool(matrix)] = _rgb(BLUE)
-    if marked is not None:
-        shown[_pool(marked)] = _rgb(ORANGE)
     n = len(matrix)
     axes.imshow(shown, extent=(0, n, n, 0), interpolation="nearest", aspect="equal")
+    if marked is not None:
+        stages, nodes = np.nonzero(marked)
+        axes.plot(nodes + 0.5, stages + 0.5, linestyle="", marker="s", markersize=2.5, color=ORANGE)
     axes.set_title(title, loc="left", fontsize=11)
     axes.set_xlabel("node")
     axes.set_ylabel("stage")

@@ -8,7 +8,7 @@ Three runs, each in a process of its own:
 
 The budget is 60% of the first run's measured peak, and the hard limit 10% above the budget: an allocator cannot use
 its last bytes, since free memory lies in pieces between tensors. Should those pieces be too small for the compiled run
-all the same, it is run once more with 85% of the budget under the same limit, and that is said.
+all the same, it is run once more with 75% of the budget under the same limit, and that is said.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .runs import Outcome, run_child
 __all__ = ["DEMO", "MARGIN", "QUICK", "SHARE", "Demo", "run_demo"]
 
 SHARE, MARGIN = 0.60, 0.10
-ROOMS = (1.0, 0.85)  # if free memory lies in too small pieces for one plan, a second for less
+ROOMS = (1.0, 0.75)  # if free memory lies in too small pieces for one plan, a second for less
 
 DEMO = Run("ResNet50", image_size=96, batch_size=32, steps=16)
 QUICK = Run("MobileNet", image_size=96, batch_size=32, steps=10, time_limit=10.0)

@@ -39,7 +39,7 @@ _GOAL, _USED = 0.92, 0.94
 _SURE, _SURE_STRICT = 0.95, 0.98  # share of the budget that a measured peak may take; a strict order varies less
 _FREE = 0.005  # an overhead not worth another plan
 _TIGHT = 1.25  # a hard limit of the allocator is near when it is below this many times the budget
-_CLEAR = 0.75  # share of such a limit that a plan may be measured at: a quarter is lost to pieces too small to use
+_CLEAR = 0.72  # share of such a limit that a plan may be measured at: a quarter is lost to pieces too small to use
 _ROOM = 0.6  # share of such a limit that the first plan to be measured may take, by prediction
 
 

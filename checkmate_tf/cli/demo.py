@@ -245,8 +245,8 @@ def _show(demo: Demo) -> None:
         )
     if demo.compiled.result is not None:
         over = demo.compiled.result["peak_bytes"] / demo.budget_bytes - 1
-        verdict = "within the budget" if over <= 0 else f"{over:.1%} OVER the budget, within the hard limit,"
-        print_line(f"the compiled model's peak in training was {verdict} of {format_bytes(demo.budget_bytes)}")
+        kept = "within the budget" if over <= 0 else f"{over:.1%} OVER the budget, within the hard limit,"
+        print_line(f"the compiled model's peak in training was {kept} of {format_bytes(demo.budget_bytes)}")
     if predicted:
         print_line(predicted["report_text"])
     print_line(f"picture: {demo.picture}   figures: {demo.picture.with_name('demo.json')}   took {demo.seconds:.0f} s")

@@ -15,7 +15,7 @@ import tensorflow as tf
 from ..costs import CostSpec
 from ..errors import BatchSizeError, CheckmateError, JitCompileError, ModelError
 from ..report import Report
-from ..units import format_bytes, parse_budget
+from ..units import Budget, format_bytes, parse_budget
 from .measure import find_device
 from .planner import PlannedStep, PlanOptions, plan_step
 from .progress import progress_bars
@@ -220,8 +220,10 @@ class _Controller:
 
     def _plan(self, spec: Any) -> PlannedStep:
         _build(self.model, spec)
-        earlier = list(self.plans.values())
-        return plan_step(self.plain_step, spec, self.batch_size, self.options, self.model.name, earlier)
+        earlier, options = list(self.plans.values()), self.options
+        if earlier:  # a share of the plain peak was a share of the first plan's
+            options = replace(options, budget=Budget(size_bytes=earlier[0].report.budget_bytes))
+        return plan_step(self.plain_step, spec, self.batch_size, options, self.model.name, earlier)
 
     def step(self, data: Any) -> Any:
         """One training step, as the model's own `train_step`."""

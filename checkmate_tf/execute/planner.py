@@ -281,7 +281,7 @@ def _fit(
 
 
 def _solve(graph: Graph, plain: Schedule, target: int, options: PlanOptions, seconds: dict[str, float]) -> Schedule:
-    left = max(5.0, options.time_limit - seconds.get("solve", 0.0))
+    left = max(1.0, options.time_limit - seconds.get("solve", 0.0))
 
     def progress(elapsed: float, cost: float, bound: float, gap: float) -> None:
         text = f"overhead {cost / graph.base_cost - 1:.2%}, gap {gap:.2%}" if np.isfinite(cost) else "searching"

@@ -314,7 +314,8 @@ def write_table(output: Path) -> None:
             why = least if "infeasible" in cell else cell.get("failed")
             lines.append(f"| {title} | {share} | {why} | | | | | | | | |")
             continue
-        error = max(cell.get("first_step_error", cell["relative_error"]).values())
+        first = cell.get("first_step_error")
+        error = f"{max(first.values()):.0e}" if first else "not compared"
         hard = []
         for run_name in ("limit_plain", "limit_ours"):
             path = output / f"{run_name}-{cell['network']}-{cell['fraction']}.json"
@@ -322,7 +323,7 @@ def write_table(output: Path) -> None:
             hard.append("trains" if result.get("trained") else result.get("failed", "not run"))
         lines.append(
             f"| {title} | {share} | {cell['peak_bytes'] / 1e6:.0f} MB | {cell['predicted_bytes'] / 1e6:.0f} MB "
-            f"| {'yes' if cell['bit_equal'] else 'NO'} | {error:.0e} | {cell['step_ratio']:.2f}x "
+            f"| {'yes' if cell['bit_equal'] else 'NO'} | {error} | {cell['step_ratio']:.2f}x "
             f"| {1 + cell['overhead']:.2f}x | {cell['gap']:.1%} | {cell['compile_seconds']:.0f} s "
             f"({cell['seconds'].get('costs', 0):.0f} s) | {hard[0]} / {hard[1]} |"
         )

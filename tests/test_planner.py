@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import tensorflow as tf
-from models import DENSE, Case, compile_quickly, images, make, state, train
+from models import DENSE, Case, assert_same_state, compile_quickly, images, make, state, train
 from models import residual as residual_model
 
 import checkmate_tf
@@ -28,7 +28,7 @@ def test_the_measured_peak_is_within_the_budget():
     device = find_device()
     model = make(WIDE)
     foreign = device.current_bytes()  # TensorFlow keeps the variables of some models of earlier tests
-    plain = compile_quickly(model, WIDE, budget=1.0).checkmate.plain_peak_bytes
+    plain = compile_quickly(model, WIDE, verify=True, budget="10GB").checkmate.plain_peak_bytes
     report = compile_quickly(model, WIDE, verify=True, budget=int(0.75 * plain) + foreign).checkmate
     assert report.recomputations > 0
     assert report.measured_peak_bytes is not None and not report.not_measured
@@ -110,6 +110,45 @@ def test_out_of_memory_every_time_is_refused(monkeypatch):
     _measures(monkeypatch, None)
     with pytest.raises(InfeasibleBudgetError, match="raise the budget"):
         compile_quickly(make(DENSE), DENSE, verify=True, budget=0.8)
+
+
+class _Crowded(Device):
+    """A device that others share: its peaks while training are as given, then none."""
+
+    def peak_bytes(self):
+        return PEAKS.pop(0) if PEAKS else 0
+
+
+PEAKS: list[int] = []
+
+
+def _crowd(monkeypatch, peaks):
+    monkeypatch.setattr("checkmate_tf.execute.keras.find_device", lambda: _Crowded("CPU:0", 10**9, measurable=True))
+    PEAKS[:] = peaks
+
+
+def test_a_peak_over_the_budget_while_training_plans_again(monkeypatch, no_grappler):
+    _measures(monkeypatch, 0)
+    plain, model = make(DENSE), make(DENSE)
+    first = compile_quickly(model, DENSE, verify=True, budget=0.95).checkmate
+    over = first.budget_bytes + first.budget_bytes // 25
+    _crowd(monkeypatch, [over])
+    assert train(model, DENSE) == train(plain, DENSE)
+    assert_same_state(plain, model)
+    report = model.checkmate
+    assert report.exceeded_bytes == (over,) and report.attempts[-1].target_bytes < first.attempts[0].target_bytes
+    assert "planned again" in str(report) and report.attempts[: len(first.attempts)] == first.attempts
+
+
+def test_planning_again_ends(monkeypatch, caplog):
+    _measures(monkeypatch, 0)
+    model = make(DENSE)
+    budget = compile_quickly(model, DENSE, verify=True, budget=0.8).checkmate.budget_bytes
+    _crowd(monkeypatch, [100 * budget])
+    train(model, DENSE)
+    report = model.checkmate
+    assert report.training_peak_bytes == 100 * budget and not report.exceeded_bytes
+    assert "OVER" in str(report) and "no other plan" in caplog.text
 
 
 def test_auto_is_the_limit_of_the_device(monkeypatch):

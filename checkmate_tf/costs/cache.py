@@ -1,4 +1,4 @@
-"""Measured times on disk, as readable JSON: one file for each device, TensorFlow version and thread setting.
+"""Measured times and workspaces on disk: a readable JSON file for each device, TensorFlow version and thread setting.
 
 The folder is the user's cache (`platformdirs`), or what `CHECKMATE_TF_CACHE` names; an empty string there turns the
 cache off. What is read is never trusted: entries that are not finite, positive and of a plausible size are dropped. A
@@ -21,7 +21,7 @@ __all__ = ["cache_folder", "cache_path", "load", "save"]
 MAX_FILE_BYTES = 32 << 20
 MAX_ENTRIES = 50_000
 MAX_KEY = 4_000
-MAX_US = 3.6e9  # an hour
+MOST = {"us": 3.6e9, "bytes": 2.0**45}  # an hour, 32 TiB
 _FORMAT = 1
 _log = logging.getLogger(__name__)
 
@@ -42,28 +42,28 @@ def cache_path(setting: str) -> Path | None:
     return None if folder is None else folder / (re.sub(r"[^A-Za-z0-9.]+", "-", setting).strip("-")[:150] + ".json")
 
 
-def load(path: Path | None) -> dict[str, float]:
-    """Microseconds by signature; empty if there is no such file or it cannot be used."""
+def load(path: Path | None, unit: str = "us") -> dict[str, float]:
+    """Microseconds (or `"bytes"`) by signature; empty if there is no such file or it cannot be used."""
     if path is None:
         return {}
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise ValueError(f"larger than {MAX_FILE_BYTES} bytes")
         content = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content, dict) or content.get("format") != _FORMAT or not isinstance(content.get("us"), dict):
+        if not isinstance(content, dict) or content.get("format") != _FORMAT or not isinstance(content.get(unit), dict):
             raise ValueError("not a profile of this version")
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
         _log.warning("the profile cache %s is not used: %s", path, error)
         return {}
-    entries = {key: value for key, value in content["us"].items() if _plausible(key, value)}
-    if len(entries) < len(content["us"]):
-        _log.warning("the profile cache %s holds %d bad entries", path, len(content["us"]) - len(entries))
+    entries = {key: value for key, value in content[unit].items() if _plausible(key, value, unit)}
+    if len(entries) < len(content[unit]):
+        _log.warning("the profile cache %s holds %d bad entries", path, len(content[unit]) - len(entries))
     return dict(list(entries.items())[-MAX_ENTRIES:])
 
 
-def save(path: Path | None, measured: Mapping[str, float]) -> bool:
+def save(path: Path | None, measured: Mapping[str, float], unit: str = "us") -> bool:
     """Add entries to a file, atomically, keeping what another process wrote meanwhile.
 
     Returns
@@ -71,17 +71,17 @@ def save(path: Path | None, measured: Mapping[str, float]) -> bool:
     bool
         False if the file could not be written (a warning says why).
     """
-    fresh = {key: float(value) for key, value in measured.items() if _plausible(key, value)}
+    fresh = {key: float(value) for key, value in measured.items() if _plausible(key, value, unit)}
     if path is None or not fresh:
         return False
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        merged = load(path)
+        merged = load(path, unit)
         for key in fresh:
             merged.pop(key, None)  # rewritten entries move to the end, so that the oldest go first
         merged |= fresh
-        content = {"format": _FORMAT, "unit": "us", "us": dict(list(merged.items())[-MAX_ENTRIES:])}
+        content = {"format": _FORMAT, "unit": unit, unit: dict(list(merged.items())[-MAX_ENTRIES:])}
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem[:40], suffix=".tmp")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             json.dump(content, file, indent=0)
@@ -94,12 +94,13 @@ def save(path: Path | None, measured: Mapping[str, float]) -> bool:
     return True
 
 
-def _plausible(key: object, value: object) -> bool:
+def _plausible(key: object, value: object, unit: str) -> bool:
     return (
         isinstance(key, str)
         and len(key) <= MAX_KEY
         and isinstance(value, (int, float))
         and not isinstance(value, bool)
         and math.isfinite(value)
-        and 0 < value <= MAX_US
+        and (value > 0 or (value == 0 and unit == "bytes"))
+        and value <= MOST[unit]
     )

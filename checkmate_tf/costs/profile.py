@@ -38,7 +38,16 @@ from .roofline import Rates, op_traffic_bytes, roofline_us
 from .signature import Signer
 from .sizes import num_bytes
 
-__all__ = ["SMALL_BYTES", "Profile", "profile", "profile_ops"]
+__all__ = [
+    "SMALL_BYTES",
+    "Profile",
+    "default_device",
+    "group_by_signature",
+    "profile",
+    "profile_ops",
+    "runner",
+    "setting",
+]
 
 #: An operation is small if every input and output is below this.
 SMALL_BYTES = 16 << 10
@@ -116,10 +125,10 @@ def profile(
     """
     begin = time.perf_counter()
     ops = list(ops)
-    with tf.init_scope(), tf.device(device or _default_device()):
+    with tf.init_scope(), tf.device(device or default_device()):
         signer = Signer()
-        groups, kind = _group(ops, signer, small_bytes)
-        path = disk.cache_path(_setting(device or _default_device())) if cache else None
+        groups, kind = group_by_signature(ops, signer, small_bytes)
+        path = disk.cache_path(setting(device or default_device())) if cache else None
         known = disk.load(path)
         timer = _Timer(repetitions, known)
         times = {s: known[s] for s in groups if s in known}
@@ -159,7 +168,9 @@ def profile(
 _SOURCE, _SMALL, _LARGE = 0, 1, 2
 
 
-def _group(ops: Sequence[tf.Operation], signer: Signer, small_bytes: int) -> tuple[dict[str, list[int]], NDArray]:
+def group_by_signature(
+    ops: Sequence[tf.Operation], signer: Signer, small_bytes: int
+) -> tuple[dict[str, list[int]], NDArray]:
     """Rows of the large operations by signature, and each operation's kind."""
     groups: dict[str, list[int]] = defaultdict(list)
     kind = np.full(len(ops), _SMALL)
@@ -201,7 +212,7 @@ class _Timer:
         return max(us - self.call_us, 0.0) + self.op_us
 
     def _quartile(self, op: tf.Operation, inputs: list, seconds_left: float) -> float:
-        run = _runner(op, inputs)
+        run = runner(op, inputs)
         start = time.perf_counter()
         _wait(run())
         warm = time.perf_counter() - start
@@ -219,7 +230,8 @@ class _Timer:
         return 1e6 * float(np.quantile(samples, 0.25))
 
 
-def _runner(op: tf.Operation, inputs: list) -> Callable[[], list]:
+def runner(op: tf.Operation, inputs: list) -> Callable[[], list]:
+    """A callable that runs an operation once on eager inputs."""
     if op.type in CALLS:
         call = as_function(op)
         call(*inputs)  # traces
@@ -283,11 +295,12 @@ def _fit(
     return estimate, rates
 
 
-def _default_device() -> str:
+def default_device() -> str:
+    """The first GPU, or else the CPU."""
     return "/GPU:0" if tf.config.list_logical_devices("GPU") else "/CPU:0"
 
 
-def _setting(device: str) -> str:
+def setting(device: str) -> str:
     """Everything outside an operation that its time depends on, in words."""
     threads = f"{tf.config.threading.get_intra_op_parallelism_threads()}of{_cores()}"
     onednn = os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default")

@@ -13,11 +13,11 @@ import keras
 import tensorflow as tf
 
 from ..costs import CostSpec
-from ..errors import BatchSizeError, CheckmateError, JitCompileError, ModelError
+from ..errors import BatchSizeError, CheckmateError, InfeasibleBudgetError, JitCompileError, ModelError
 from ..report import Report
 from ..units import Budget, format_bytes, parse_budget
 from .measure import find_device
-from .planner import PlannedStep, PlanOptions, plan_step
+from .planner import PlannedStep, PlanOptions, plan_again, plan_step
 from .progress import progress_bars
 from .spec import data_spec, spec_of_tensors
 
@@ -25,6 +25,7 @@ __all__ = ["compile", "gradient_function", "restore"]
 
 log = logging.getLogger("checkmate_tf")
 
+_PLANS_AGAIN = 3  # most new plans after peaks over the budget while training
 _TOO_LARGE = "checkmate_tf: the batch is larger than the"
 
 
@@ -268,25 +269,48 @@ class _Controller:
         self.model.jit_compile = self.jit_compile
 
     def watch(self) -> None:
-        """Note the device's peak while training; say so once if it is over the budget."""
+        """Note the device's peak while training; over the budget, plan again with the difference taken off."""
         device = find_device()
         if not (self.options.verify and device.measurable):
             return
-        report, peak = self.report, device.peak_bytes()
+        key, planned = list(self.plans.items())[-1]
+        report, peak = planned.report, device.peak_bytes()
         if peak <= (report.training_peak_bytes or 0):
             return
         if peak > report.budget_bytes >= (report.training_peak_bytes or 0):
-            log.warning(
-                "%s: %s were allocated while training, over the budget of %s (the plan was measured at %s; evaluation, "
-                "input pipeline and callbacks share the device)",
-                self.model.name,
-                format_bytes(peak),
-                format_bytes(report.budget_bytes),
-                format_bytes(report.measured_peak_bytes or 0),
-            )
-        key, planned = list(self.plans.items())[-1]
+            again = self._plan_again(planned, peak)
+            if again is not None:
+                self.plans[key] = again
+                self.model.make_train_function(force=True)
+                _put(self.model, "checkmate", self.report)
+                return
         self.plans[key] = replace(planned, report=replace(report, training_peak_bytes=peak))
         _put(self.model, "checkmate", self.report)
+
+    def _plan_again(self, planned: PlannedStep, peak: int) -> PlannedStep | None:
+        """A plan with room for the rest of training, or None if there is none or enough were tried."""
+        report, name = planned.report, self.model.name
+        log.warning(
+            "%s: %s were allocated while training, over the budget of %s (the plan was measured at %s; evaluation, "
+            "input pipeline and callbacks share the device)",
+            name,
+            format_bytes(peak),
+            format_bytes(report.budget_bytes),
+            format_bytes(report.measured_peak_bytes or 0),
+        )
+        if len(report.exceeded_bytes) >= _PLANS_AGAIN:
+            return None
+        try:
+            again = plan_again(planned, peak, self.options)
+        except InfeasibleBudgetError as error:
+            log.warning("%s: no other plan: %s", name, error)
+            return None
+        predicted, measured = (
+            format_bytes(again.schedule.peak_bytes),
+            format_bytes(again.report.measured_peak_bytes or 0),
+        )
+        log.warning("%s: planned again: %s predicted, %s measured", name, predicted, measured)
+        return again
 
     @property
     def report(self) -> Report:

@@ -10,13 +10,15 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from ..costs import CostSpec, cost_unit, op_costs
+from ..costs.workspace import op_workspaces
 from ..errors import InfeasibleBudgetError
 from ..graph import Graph
 from ..plan import Plan
@@ -24,13 +26,13 @@ from ..report import Attempt, Report
 from ..schedule import Schedule, keep_all
 from ..strategies import SolveOptions, solve
 from ..trace.program import Program, build_program
-from ..trace.static import with_static_batch
-from ..trace.step import trace_step
+from ..trace.static import StaticStep, with_static_batch
+from ..trace.step import TracedStep, trace_step
 from ..units import Budget, format_bytes, parse_budget
 from .emit import emit
 from .measure import HOW_TO_MEASURE, Device, captured_variables, find_device, measure_peak
 
-__all__ = ["PlanOptions", "PlannedStep", "plan_step"]
+__all__ = ["PlanOptions", "PlannedStep", "plan_again", "plan_step"]
 
 log = logging.getLogger("checkmate_tf")
 
@@ -38,6 +40,7 @@ log = logging.getLogger("checkmate_tf")
 _GOAL, _USED = 0.92, 0.94
 _SURE, _SURE_STRICT = 0.95, 0.98  # share of the budget that a measured peak may take; a strict order varies less
 _FREE = 0.005  # an overhead not worth another plan
+_WASTE = 0.1  # of the memory for activations, what the allocator's pieces are expected to lose, until it is measured
 _TIGHT = 1.25  # a hard limit of the allocator is near when it is below this many times the budget
 _CLEAR = 0.72  # share of such a limit that a plan may be measured at: a quarter is lost to pieces too small to use
 _ROOM = 0.6  # share of such a limit that the first plan to be measured may take, by prediction
@@ -130,17 +133,22 @@ def plan_step(
         options.tell("trace", 0, 1, name)
         traced = trace_step(step, spec)
         shapes = [tf.TensorShape([batch_size if d is None else d for d in t.shape]) for t in traced.inputs]
-        program = build_program(traced, with_static_batch(traced, shapes), name)
-        options.tell("trace", 1, 1, f"{len(program.graph)} nodes of {len(traced.operations)} operations")
-    with _timed(seconds, "costs"):
-        graph = _with_costs(program, options)
+        static = with_static_batch(traced, shapes)
     device = find_device()
+    with _timed(seconds, "costs"):
+        costs, scratch = _costs(traced, static, device, options)
+    with _timed(seconds, "trace"):
+        program = build_program(traced, static, name, scratch=scratch)
+        graph = program.graph.with_costs(program.node_costs(traced.operations, costs), cost_unit(options.costs))
+        options.tell("trace", 1, 1, f"{len(graph)} nodes of {len(traced.operations)} operations")
     plain = keep_all(graph)
     budget_bytes = _budget_bytes(options.budget, plain, device)
     for other in earlier:
         if _equal(other.schedule.graph, graph) and other.report.budget_bytes == budget_bytes:
             return PlannedStep(program, other.schedule, other.report, batch_size, other.limit_bytes)
-    best, attempts = _fit(program, graph, plain, budget_bytes, device, options, seconds)
+    waste = int(_WASTE * max(0, budget_bytes - graph.constant_bytes))
+    job = _Job(program, graph, budget_bytes, device, options, seconds)
+    best, attempts = _fit(job, int(_GOAL * budget_bytes) - waste)
     schedule = best.schedule
     why = "" if attempts else HOW_TO_MEASURE if options.verify else "verify=False"
     report = Report(
@@ -153,7 +161,7 @@ def plan_step(
         predicted_peak_bytes=schedule.peak_bytes,
         measured_peak_bytes=best.measured_bytes,
         not_measured=why,
-        foreign_bytes=max(0, device.current_bytes() - program.variable_bytes) if device.measurable else 0,
+        foreign_bytes=_foreign_bytes(program, device),
         variable_bytes=program.variable_bytes,
         input_bytes=program.input_bytes,
         costs=options.costs if isinstance(options.costs, str) else "given",
@@ -165,15 +173,61 @@ def plan_step(
     return PlannedStep(program, schedule, report, batch_size, best.limit_bytes)
 
 
-def _with_costs(program: Program, options: PlanOptions) -> Graph:
-    operations = list(program.node_of)
-    copies = [program.static.operations[op] for op in operations]
-    extra: dict[str, Any] = {}
-    if options.costs == "profile" and options.progress is not None:
-        extra["progress"] = lambda done, total, text: options.tell("costs", done, total, text)
+def plan_again(planned: PlannedStep, peak_bytes: int, options: PlanOptions) -> PlannedStep:
+    """A plan that leaves room for what shares the device while training: input pipeline, callbacks, evaluation.
+
+    Parameters
+    ----------
+    planned : PlannedStep
+        Measured within the budget, but
+    peak_bytes : int
+        was allocated while it trained.
+
+    Raises
+    ------
+    InfeasibleBudgetError
+        If nothing fits what is left of the budget.
+    """
+    program, report, graph, device = planned.program, planned.report, planned.schedule.graph, find_device()
+    seconds = dict(report.seconds)
+    options = replace(options, time_limit=seconds.get("solve", 0.0) + options.time_limit)
+    resident = max(0, _foreign_bytes(program, device) - report.foreign_bytes)  # part of every measurement from now on
+    reserve = max(0, peak_bytes - (report.measured_peak_bytes or 0) - resident)
+    job = _Job(program, graph, report.budget_bytes - reserve, device, options, seconds)
+    best, attempts = _fit(job, planned.schedule.peak_bytes - (peak_bytes - int(_SURE * report.budget_bytes)))
+    again = replace(
+        report,
+        predicted_peak_bytes=best.schedule.peak_bytes,
+        measured_peak_bytes=best.measured_bytes,
+        foreign_bytes=_foreign_bytes(program, device),
+        attempts=(*report.attempts, *attempts),
+        seconds=seconds,
+        schedule=best.schedule,
+        training_peak_bytes=None,
+        exceeded_bytes=(*report.exceeded_bytes, peak_bytes),
+    )
+    log.info("%s", again)
+    return replace(planned, schedule=best.schedule, report=again, limit_bytes=best.limit_bytes)
+
+
+def _foreign_bytes(program: Program, device: Device) -> int:
+    return max(0, device.current_bytes() - program.variable_bytes) if device.measurable else 0
+
+
+def _costs(
+    step: TracedStep, static: StaticStep, device: Device, options: PlanOptions
+) -> tuple[NDArray[np.float64], dict[tf.Operation, int]]:
+    """Of each operation its cost, and the bytes that its kernel takes for itself where that can be measured."""
+    copies = [static.operations[op] for op in step.operations]
+    tell = None
+    if options.progress is not None:
+        tell = lambda done, total, text: options.tell("costs", done, total, text)  # noqa: E731 - a short callback
+    extra: dict[str, Any] = {"progress": tell} if options.costs == "profile" else {}
     costs = op_costs(copies, options.costs, **extra)
-    total = program.node_costs(operations, costs)
-    return program.graph.with_costs(total, cost_unit(options.costs))
+    if not (device.measurable and (options.verify or options.costs == "profile")):
+        return costs, {}
+    found = op_workspaces(copies, device=f"/{device.name}", progress=tell)
+    return costs, {op: int(b) for op, b in zip(step.operations, found, strict=True) if b}
 
 
 def _budget_bytes(budget: Budget, plain: Schedule, device: Device) -> int:
@@ -191,6 +245,18 @@ def _equal(a: Graph, b: Graph) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
+class _Job:
+    """What is to be fitted into how much."""
+
+    program: Program
+    graph: Graph
+    budget_bytes: int
+    device: Device
+    options: PlanOptions
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True, eq=False)
 class _Candidate:
     """A schedule, how it is emitted, and what the device said of it."""
 
@@ -199,58 +265,52 @@ class _Candidate:
     measured_bytes: int | None
 
 
-def _fit(
-    program: Program,
-    graph: Graph,
-    plain: Schedule,
-    budget_bytes: int,
-    device: Device,
-    options: PlanOptions,
-    seconds: dict[str, float],
-) -> tuple[_Candidate, list[Attempt]]:
+def _fit(job: _Job, target: int) -> tuple[_Candidate, list[Attempt]]:
     """The cheapest schedule found whose measured peak is within the budget; without measurement, the first.
 
-    Each measurement corrects the target of the next schedule, down when the peak is over the budget and up when much of
-    the budget is left. When nothing that fits the corrected target is feasible, computations are put in one strict
-    order, which costs parallelism and makes the allocator's peak lower and steadier.
+    The first schedule to be measured fits `target`. Each measurement corrects the target of the next one, down when the
+    peak is over the budget and up when much of the budget is left. When nothing that fits the corrected target is
+    feasible, computations are put in one strict order, which costs parallelism and makes the allocator's peak lower and
+    steadier.
     """
+    graph, budget_bytes, device, options, seconds = job.graph, job.budget_bytes, job.device, job.options, job.seconds
     attempts: list[Attempt] = []
     best: _Candidate | None = None
     close: _Candidate | None = None  # within the budget, but by less than peaks differ
     goal, strict = int(_GOAL * budget_bytes), False
-    target = budget_bytes
+    measure = options.verify and device.measurable
+    if not measure:
+        target = budget_bytes
     # Where the CPU's allocator has a hard limit near the budget, to run out of memory while measuring can be a crash:
     # oneDNN does not check all allocations. Start with room to spare, and stay away from the limit.
-    tight = options.verify and device.measurable and device.name.startswith("CPU")
-    tight = tight and device.limit_bytes < _TIGHT * budget_bytes
-    if tight:
-        target = min(budget_bytes, int(_ROOM * device.limit_bytes))
+    if measure and device.name.startswith("CPU") and device.limit_bytes < _TIGHT * budget_bytes:
+        target = min(target, int(_ROOM * device.limit_bytes))
         goal = min(goal, int(_CLEAR * device.limit_bytes))
     least: int | None = None
     tried: set[tuple[int, bool]] = set()
-    for attempt in range(options.tries if options.verify and device.measurable else 1):
+    for attempt in range(options.tries if measure else 1):
         with _timed(seconds, "solve"):
             try:
-                schedule = _solve(graph, plain, target, options, seconds)
+                schedule = _solve(graph, target, options, seconds)
             except InfeasibleBudgetError as error:
                 if not attempts:
                     if target >= budget_bytes:
                         raise
-                    target = budget_bytes
+                    target = min(budget_bytes, max(target + 1, error.minimum_bytes))
                     continue
                 if best is not None or strict:
                     break
                 strict, target = True, max(goal, error.minimum_bytes)
-                schedule = _solve(graph, plain, target, options, seconds)
+                schedule = _solve(graph, target, options, seconds)
         limit = 0 if strict else schedule.peak_bytes
-        if not (options.verify and device.measurable):
+        if not measure:
             return _Candidate(schedule, limit, None), attempts
         if (schedule.peak_bytes, strict) in tried:
             break
         tried.add((schedule.peak_bytes, strict))
         with _timed(seconds, "emit and measure"):
             options.tell("measure", attempt, options.tries, f"predicted {format_bytes(schedule.peak_bytes)}")
-            measured = _measure(program, schedule.plan, limit, device)
+            measured = _measure(job.program, schedule.plan, limit, device)
         attempts.append(Attempt(target, schedule.peak_bytes, measured, schedule.overhead, strict))
         if measured is None:
             target = min(schedule.peak_bytes, target) - budget_bytes // 10
@@ -280,7 +340,7 @@ def _fit(
     return best, attempts
 
 
-def _solve(graph: Graph, plain: Schedule, target: int, options: PlanOptions, seconds: dict[str, float]) -> Schedule:
+def _solve(graph: Graph, target: int, options: PlanOptions, seconds: dict[str, float]) -> Schedule:
     left = max(1.0, options.time_limit - seconds.get("solve", 0.0))
 
     def progress(elapsed: float, cost: float, bound: float, gap: float) -> None:

@@ -66,8 +66,10 @@ class Report:
     seconds : mapping from stage ("trace", "costs", "solve", "emit and measure") to seconds
     schedule : Schedule
     training_peak_bytes : int or None
-        Most bytes on the device since the model was compiled, evaluation and input pipeline included: updated while it
+        Most bytes on the device since this plan was made, evaluation and input pipeline included: updated while it
         trains.
+    exceeded_bytes : tuple of int
+        Peaks over the budget while training, each of which led to a new plan.
     """
 
     model: str
@@ -87,6 +89,7 @@ class Report:
     seconds: Mapping[str, float]
     schedule: Schedule = field(repr=False)
     training_peak_bytes: int | None = None
+    exceeded_bytes: tuple[int, ...] = ()
 
     @property
     def overhead(self) -> float:
@@ -164,6 +167,10 @@ class Report:
             rows.insert(5, ("plans tried", tries))
         if self.training_peak_bytes is not None:
             verdict = "within" if self.training_peak_bytes <= self.budget_bytes else "OVER"
-            rows.insert(5, ("while training", f"{format_bytes(self.training_peak_bytes)}, {verdict} the budget"))
+            text = f"{format_bytes(self.training_peak_bytes)}, {verdict} the budget"
+            rows.insert(5, ("while training", text))
+        if self.exceeded_bytes:
+            peaks = ", ".join(format_bytes(b) for b in self.exceeded_bytes)
+            rows.insert(5, ("planned again", f"after {peaks} while training, over the budget"))
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)

@@ -76,7 +76,13 @@ class Program:
         return total
 
 
-def build_program(step: TracedStep, static: StaticStep, name: str, large_bytes: int | None = None) -> Program:
+def build_program(
+    step: TracedStep,
+    static: StaticStep,
+    name: str,
+    large_bytes: int | None = None,
+    scratch: Mapping[tf.Operation, int] | None = None,
+) -> Program:
     """Partition a traced step into nodes.
 
     Parameters
@@ -87,6 +93,8 @@ def build_program(step: TracedStep, static: StaticStep, name: str, large_bytes: 
         Of the graph.
     large_bytes : int, optional
         Least bytes of a value worth deciding about. Default: 16 KiB, or 1/50,000 of all bytes computed if that is more.
+    scratch : mapping from operation to bytes, optional
+        What its kernel holds only while it runs. Default 0.
 
     Raises
     ------
@@ -108,8 +116,26 @@ def build_program(step: TracedStep, static: StaticStep, name: str, large_bytes: 
             classes[op] = LARGE if sizes[op] >= large_bytes else SMALL
     groups, shapes = _group(step.operations, classes)
     readers = _readers(step, static, classes)
-    groups = _merge(groups, classes, sizes, static, readers)
-    return _program(step, static, name, groups, shapes, classes, sizes, readers)
+    memory = _Memory(sizes, scratch or {}, static, readers)
+    groups = _merge(groups, classes, memory)
+    return _program(step, static, name, groups, shapes, classes, memory)
+
+
+@dataclass(frozen=True, eq=False)
+class _Memory:
+    """What memory operations take.
+
+    Attributes
+    ----------
+    sizes : bytes of the outputs that somebody reads
+    scratch : bytes that a kernel holds only while it runs
+    readers : which small and large operations read each buffer; None stands for the step's results
+    """
+
+    sizes: Mapping[tf.Operation, int]
+    scratch: Mapping[tf.Operation, int]
+    static: StaticStep
+    readers: Mapping[tf.Operation, set[tf.Operation | None]]
 
 
 def _sizes(operations: list[tf.Operation], static: StaticStep) -> dict[tf.Operation, int]:
@@ -188,9 +214,7 @@ def _readers(
 def _merge(
     groups: list[list[tf.Operation]],
     classes: Mapping[tf.Operation, str],
-    sizes: Mapping[tf.Operation, int],
-    static: StaticStep,
-    readers_of: Mapping[tf.Operation, set[tf.Operation | None]],
+    memory: _Memory,
 ) -> list[list[tf.Operation]]:
     """Merge a group into the next one if that is the only one that reads it.
 
@@ -198,6 +222,7 @@ def _merge(
     smaller. The merged node holds both sets of inputs at once, so a merge that needs more memory than any node does
     today is left out.
     """
+    static, sizes = memory.static, memory.sizes
     home = {op: k for k, group in enumerate(groups) for op in group}
     readers: list[set[int]] = [set() for _ in groups]
     inputs = [_reads(group, static, home) for group in groups]
@@ -209,9 +234,7 @@ def _merge(
 
     def needs(group: list[tf.Operation], reads: set[tf.Operation]) -> int:
         inside = set(group)
-        value, workspace, _ = _local_memory(
-            group, sizes, static, readers_of, lambda op: op in home and readers_of[op] <= inside
-        )
+        value, workspace, _ = _local_memory(group, memory, lambda op: op in home and memory.readers[op] <= inside)
         return sum(sizes[op] for op in reads - inside) + value + workspace
 
     limit = max((needs(g, r) for g, r in zip(groups, inputs, strict=True)), default=0)
@@ -237,17 +260,14 @@ def _reads(group: list[tf.Operation], static: StaticStep, home: Mapping[tf.Opera
 
 
 def _local_memory(
-    group: list[tf.Operation],
-    sizes: Mapping[tf.Operation, int],
-    static: StaticStep,
-    readers: Mapping[tf.Operation, set[tf.Operation | None]],
-    own: Callable[[tf.Operation], bool],
+    group: list[tf.Operation], memory: _Memory, own: Callable[[tf.Operation], bool]
 ) -> tuple[int, int, int]:
     """Bytes of a node's value; its workspace; and what that misses if its own inputs outlive the computation.
 
     Follows the operations one by one. An inner value is freed after its last reader, and so is an input that only this
     node reads (`own`). An elementwise operation takes over the buffer of a dying value of its own size.
     """
+    sizes, static, readers = memory.sizes, memory.static, memory.readers
     inside = set(group)
     last: dict[tf.Operation, int] = {}
     for k, op in enumerate(group):
@@ -263,7 +283,7 @@ def _local_memory(
         for k, op in enumerate(group):
             dying = [o for o in mortal if last[o] == k]
             reused = sizes[op] if op.type in ELEMENTWISE and any(sizes[o] == sizes[op] for o in dying) else 0
-            peak = max(peak, live + sizes[op] - reused)
+            peak = max(peak, live + sizes[op] + memory.scratch.get(op, 0) - reused)
             live += sizes[op] - sum(sizes[o] for o in dying)
         peaks.append(peak)
     return value, peaks[0] - value, peaks[1] - peaks[0]
@@ -276,9 +296,9 @@ def _program(
     groups: list[list[tf.Operation]],
     shapes: Mapping[tf.Operation | None, list[tf.Operation]],
     classes: Mapping[tf.Operation, str],
-    sizes: Mapping[tf.Operation, int],
-    readers: Mapping[tf.Operation, set[tf.Operation | None]],
+    memory: _Memory,
 ) -> Program:
+    sizes = memory.sizes
     node_of = {op: k for k, group in enumerate(groups) for op in group}
     n = len(groups)
     inputs = [sorted({node_of[op] for op in _reads(g, static, node_of)} - {k}) for k, g in enumerate(groups)]
@@ -290,9 +310,9 @@ def _program(
 
     def memory_of(k: int) -> tuple[int, int, int]:
         mine = {i for i in inputs[k] if users[i] == {k} and i not in kept}
-        return _local_memory(groups[k], sizes, static, readers, lambda op: node_of.get(op) in mine)
+        return _local_memory(groups[k], memory, lambda op: node_of.get(op) in mine)
 
-    memory = [memory_of(k) for k in range(n)]
+    local = [memory_of(k) for k in range(n)]
     kinds, backward = np.zeros(n, np.int8), [False] * n
     for k, group in enumerate(groups):
         made = any(is_gradient(op) and classes[op] == LARGE and op.type != "EmptyTensorList" for op in group)
@@ -304,12 +324,12 @@ def _program(
     variables = _variable_bytes(step)
     given = sum(static.bytes_of(t) or 0 for t in step.inputs)
     constants = sum(sizes[op] for op in step.operations if op.type == "Const")
-    names, sinks = [_node_name(g, sizes) for g in groups], sorted(k for k in kept if memory[k][0] >= 16384)
+    names, sinks = [_node_name(g, sizes) for g in groups], sorted(k for k in kept if local[k][0] >= 16384)
     columns: dict[str, Any] = {
         "kinds": [*kinds],
-        "sizes": [m[0] for m in memory],
-        "workspace": [m[1] for m in memory],
-        "held": [m[2] for m in memory],
+        "sizes": [m[0] for m in local],
+        "workspace": [m[1] for m in local],
+        "held": [m[2] for m in local],
         "recompute_until": _recompute_until(groups, classes, node_of),
     }
     if sinks:  # results are in memory until the step returns

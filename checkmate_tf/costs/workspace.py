@@ -1,0 +1,102 @@
+"""Memory that kernels take for themselves while they run, measured on this device, operation by operation.
+
+Convolutions, loops and others allocate buffers that no graph shows: on a CPU without AVX-512 the gradient of a 3 x 3
+convolution takes 34 MB whatever its size (measured). Where the allocator keeps statistics, each signature
+(`signature.py`) runs once on fabricated inputs: its peak, less what is there when it is done, is its workspace.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from ..trace.ops import ELEMENTWISE
+from . import cache as disk
+from .eager import RUN_ERRORS
+from .fabricate import Fabricator, may_run
+from .profile import SMALL_BYTES, default_device, group_by_signature, runner, setting
+from .signature import Signer
+
+__all__ = ["op_workspaces"]
+
+_LEAST = 1 << 16  # less is not worth counting
+_log = logging.getLogger(__name__)
+
+
+def op_workspaces(
+    ops: Sequence[tf.Operation],
+    *,
+    device: str | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+    cache: bool = True,
+    time_budget: float = 20.0,
+) -> NDArray[np.int64]:
+    """Bytes that each operation holds only while it runs, beyond its inputs and outputs.
+
+    Parameters
+    ----------
+    ops : sequence of n tf.Operation
+        Of a graph with static shapes.
+    device : str, optional
+        E.g. `"GPU:0"`; its allocator must keep statistics. Default: the first GPU, else the CPU.
+    progress : callable(done, total, description), optional
+    cache : bool
+        Read and write the cache on disk.
+    time_budget : float
+        Seconds after which the rest counts as 0; operations with the largest tensors come first.
+
+    Returns
+    -------
+    (n,) int
+        0 for what cannot be run alone.
+    """
+    begin = time.perf_counter()
+    found = np.zeros(len(ops), np.int64)
+    where = device or default_device()
+    with tf.init_scope(), tf.device(where):
+        signer = Signer()
+        groups, _ = group_by_signature(ops, signer, SMALL_BYTES)
+        groups = {s: rows for s, rows in groups.items() if ops[rows[0]].type not in ELEMENTWISE}
+        path = disk.cache_path(f"workspace {setting(where)}") if cache else None
+        known = disk.load(path, "bytes")
+        todo = sorted(groups.keys() - known.keys(), key=lambda s: (-_bytes(ops[groups[s][0]]), s))
+        fresh: dict[str, float] = {}
+        try:
+            for done, signature in enumerate(todo):
+                if time.perf_counter() - begin > time_budget:
+                    _log.info("measuring workspaces stops after %.0f s; %d are left", time_budget, len(todo) - done)
+                    break
+                op = ops[groups[signature][0]]
+                if progress is not None:
+                    progress(done, len(todo), f"workspace of {op.type}")
+                fresh[signature] = _workspace(op, Fabricator(signer.values), where.strip("/"))
+        finally:  # an interrupt keeps what was measured
+            disk.save(path, fresh, "bytes")
+    for signature, rows in groups.items():
+        found[rows] = int({**known, **fresh}.get(signature, 0))
+    return found
+
+
+def _workspace(op: tf.Operation, fabricator: Fabricator, device: str) -> int:
+    try:
+        if not may_run(op):
+            return 0
+        run = runner(op, fabricator.inputs_of(op))
+        tf.config.experimental.reset_memory_stats(device)
+        outputs = run()
+        info = tf.config.experimental.get_memory_info(device)
+        del outputs
+    except RUN_ERRORS as error:
+        _log.debug("the workspace of %s (%s) is unknown: %s", op.name, op.type, error)
+        return 0
+    more = int(info["peak"] - info["current"])
+    return more if more >= _LEAST else 0
+
+
+def _bytes(op: tf.Operation) -> int:
+    return sum((t.shape.num_elements() or 0) * t.dtype.size for t in (*op.inputs, *op.outputs))

@@ -22,6 +22,11 @@ class SolveOptions:
         Stop when (cost - lower bound) / cost is proven to be at most this.
     seed : int
         Of the random search.
+    solver : str
+        For strategies that solve programs: "auto" (what is installed, licensed and fits), "gurobi", "highs", "scip",
+        "cp-sat" or "pdlp".
+    memory_limit : int, optional
+        Bytes that a solver's process may take; it is ended beyond, with what it has found. Default: none.
     progress : callable, optional
         Called with (seconds, best cost, lower bound, gap) about once a second; costs in the graph's unit. The best
         cost is infinite until a schedule is found.
@@ -35,6 +40,8 @@ class SolveOptions:
     time_limit: float = 60.0
     gap: float = 0.01
     seed: int = 0
+    solver: str = "auto"
+    memory_limit: int | None = None
     progress: Progress | None = None
 
     def __post_init__(self) -> None:

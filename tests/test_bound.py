@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from checkmate_tf.plan import evaluate, plan_from_sequence
 from checkmate_tf.solvers import Milp, safe_bound
 from checkmate_tf.solvers.ortools import METHODS, solve
-from checkmate_tf.strategies.bound import bounds, relax
+from checkmate_tf.strategies.bound import bounds, peak_bounds, relax
 from checkmate_tf.strategies.problem import pinned_bytes
 
 
@@ -39,6 +39,22 @@ def test_any_boundaries_bound(graph, share, data):
     else:
         cost = solve(relaxation.milp, "glop", 5.0).bound * (graph.base_cost or 1.0)
         assert cost <= optimum + 1e-9
+
+
+@settings(max_examples=40, deadline=None)
+@given(random_graphs(6), st.integers(0, 8))
+def test_the_least_peak_at_a_cost_is_never_overestimated(graph, extra):
+    limit = graph.base_cost + extra
+    budgets = range(graph.constant_bytes, peak(graph) + 1)
+    least = next(b for b in budgets if least_cost(graph, b) <= limit)
+    for bound in peak_bounds(graph, limit, 5.0):
+        assert bound.cost <= least + 1e-4
+
+
+def test_the_least_peak_of_a_chain():
+    graph = chain(4)
+    least = next(b for b in range(peak(graph) + 1) if least_cost(graph, b) <= graph.base_cost + 3)
+    assert max(b.cost for b in peak_bounds(graph, graph.base_cost + 3, 5.0)) > least - 1
 
 
 def test_chains_at_every_budget():

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,9 +31,9 @@ from numpy.typing import NDArray
 from ..graph import BACKWARD, Graph
 from ..plan import evaluate, plan_from_sequence
 from ..solvers import Milp
-from .problem import last_needs
+from .problem import last_needs, pinned_bytes
 
-__all__ = ["Bound", "Relaxation", "bounds", "relax"]
+__all__ = ["Bound", "Relaxation", "bounds", "peak_bounds", "relax", "relax_peak"]
 
 log = logging.getLogger(__name__)
 
@@ -52,17 +52,15 @@ class Relaxation:
     boundaries : (m,) int
     present, computed : (m, n) int
         Variable of X[m, i] and A[m, i]; -1 where it is 0, -2 where it is 1.
+    integer : (variables,) bool
+        Those that are 0 or 1 in a schedule.
     """
 
     milp: Milp
     boundaries: NDArray[np.int64]
     present: NDArray[np.int64]
     computed: NDArray[np.int64]
-
-    @property
-    def integer(self) -> NDArray[np.bool_]:
-        """Every variable is 0 or 1 in a schedule."""
-        return np.ones(len(self.milp.objective), dtype=bool)
+    integer: NDArray[np.bool_]
 
     def unpack(self, x: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """X and A as (m, n) arrays."""
@@ -170,7 +168,35 @@ def relax(graph: Graph, budget_bytes: int, boundaries: NDArray[np.int64]) -> Rel
         np.ones(variables),
         constant=graph.base_cost / unit,
     )
-    return Relaxation(milp, boundaries, present, computed)
+    return Relaxation(milp, boundaries, present, computed, np.ones(variables, dtype=bool))
+
+
+def relax_peak(graph: Graph, max_cost: float, boundaries: NDArray[np.int64]) -> Relaxation:
+    """The same program turned round: the least memory (in units of the plain peak, constants left out) at a cost.
+
+    The memory z that every boundary shares is the last variable, and the objective; cost <= `max_cost` is the last row.
+    """
+    plain = evaluate(graph, plan_from_sequence(graph, range(len(graph)))).peak_bytes
+    unit = max(plain - graph.constant_bytes, 1)
+    relaxation = relax(graph, plain, boundaries)
+    assert relaxation is not None, "the plain schedule fits its own peak"
+    old, m = relaxation.milp, len(boundaries)
+    memory = np.zeros(old.matrix.shape[0])
+    memory[-m:] = -1.0
+    price = sp.csr_matrix(np.append(old.objective, 0.0))
+    matrix = sp.vstack([sp.hstack([old.matrix, sp.csr_matrix(memory).T]), price], format="csr")
+    milp = Milp(
+        np.append(np.zeros(len(old.objective)), 1.0),
+        matrix,
+        np.append(old.row_lower, -np.inf),
+        np.append(
+            np.append(old.row_upper[:-m], old.row_upper[-m:] - (plain - graph.constant_bytes) / unit),
+            max_cost / (graph.base_cost or 1.0) - old.constant,
+        ),
+        np.append(old.lower, pinned_bytes(graph).max() / unit),
+        np.append(old.upper, 1.0),
+    )
+    return replace(relaxation, milp=milp, integer=np.append(relaxation.integer, False))
 
 
 def first_boundary(graph: Graph, memory: NDArray[np.int64]) -> int:
@@ -179,7 +205,7 @@ def first_boundary(graph: Graph, memory: NDArray[np.int64]) -> int:
     return int(np.argmax(np.where(backward, memory, -1))) if backward.any() else int(np.argmax(memory))
 
 
-def overfull(graph: Graph, relaxation: Relaxation, x: NDArray[np.float64], room: int) -> list[tuple[float, int]]:
+def overfull(graph: Graph, relaxation: Relaxation, x: NDArray[np.float64], room: float) -> list[tuple[float, int]]:
     """For each gap between boundaries the stage at which the relaxed schedule holds most, and by how much too much.
 
     An estimate: what is not recomputed is held from the start of the gap to its last need in it, what is recomputed
@@ -222,7 +248,7 @@ def overfull(graph: Graph, relaxation: Relaxation, x: NDArray[np.float64], room:
 
 
 def bounds(graph: Graph, budget_bytes: int, time_limit: float, most: int = 64) -> Iterator[Bound]:
-    """Better and better lower bounds.
+    """Better and better lower bounds on the cost of a schedule within a budget.
 
     Parameters
     ----------
@@ -239,16 +265,50 @@ def bounds(graph: Graph, budget_bytes: int, time_limit: float, most: int = 64) -
     Bound
         Each with a higher cost than the last; ends with one of infinite cost if no schedule fits.
     """
+    unit, room = graph.base_cost or 1.0, float(budget_bytes - graph.constant_bytes)
+    for bound in _refine(graph, lambda b: relax(graph, budget_bytes, b), lambda x: room, time_limit, most):
+        yield replace(bound, cost=max(graph.base_cost, bound.cost * unit))
+
+
+def peak_bounds(graph: Graph, max_cost: float, time_limit: float, most: int = 64) -> Iterator[Bound]:
+    """Better and better lower bounds on the peak of a schedule that costs no more than `max_cost`.
+
+    Parameters
+    ----------
+    max_cost : float
+        In the graph's unit, at least its base cost.
+    time_limit, most
+        As for `bounds`.
+
+    Yields
+    ------
+    Bound
+        Its `cost` is bytes here, constants included.
+    """
+    plain = evaluate(graph, plan_from_sequence(graph, range(len(graph)))).peak_bytes
+    unit = max(plain - graph.constant_bytes, 1)
+    for bound in _refine(
+        graph, lambda b: relax_peak(graph, max_cost, b), lambda x: float(x[-1] * unit), time_limit, most
+    ):
+        yield replace(bound, cost=graph.constant_bytes + bound.cost * unit)
+
+
+def _refine(
+    graph: Graph,
+    build: Callable[[NDArray[np.int64]], Relaxation | None],
+    room_of: Callable[[NDArray[np.float64]], float],
+    time_limit: float,
+    most: int,
+) -> Iterator[Bound]:
+    """Solve, add boundaries where the relaxed schedule holds more than `room_of` its solution, and again."""
     from ..solvers.ortools import solve
 
     begun = time.perf_counter()
-    unit = graph.base_cost or 1.0
-    room = budget_bytes - graph.constant_bytes
     memory = evaluate(graph, plan_from_sequence(graph, range(len(graph)))).memory
     boundaries = np.array([first_boundary(graph, memory)], dtype=np.int64)
     best, stalled = -np.inf, 0
     while True:
-        relaxation = relax(graph, budget_bytes, boundaries)
+        relaxation = build(boundaries)
         if relaxation is None:
             yield Bound(np.inf, boundaries, np.zeros((0, len(graph))))
             return
@@ -260,9 +320,9 @@ def bounds(graph: Graph, budget_bytes: int, time_limit: float, most: int = 64) -
                 return
             milp = relaxation.milp if method == "glop" else replace(relaxation.milp, integer=relaxation.integer)
             solution = solve(milp, method, left if method == "glop" else min(left, max(2.0, 0.25 * time_limit)))
-            cost = solution.bound - (_TOLERANCE if method == "highs" else 0.0)
+            value = solution.bound - (_TOLERANCE if method == "highs" else 0.0)
             log.debug(
-                "%s, %d boundaries: %s, bound %.6f, %.1f s", method, len(boundaries), solution.status, cost,
+                "%s, %d boundaries: %s, bound %.6f, %.1f s", method, len(boundaries), solution.status, value,
                 time.perf_counter() - begun,
             )  # fmt: skip
             if solution.status == "infeasible":
@@ -271,14 +331,14 @@ def bounds(graph: Graph, budget_bytes: int, time_limit: float, most: int = 64) -
             if solution.x is None:
                 break
             x = solution.x if x is None else x
-            improved |= cost > best + 1e-5
-            if cost > best:
-                best = cost
-                yield Bound(max(graph.base_cost, best * unit), boundaries, relaxation.unpack(solution.x)[0])
+            improved |= value > best + 1e-5
+            if value > best:
+                best = value
+                yield Bound(best, boundaries, relaxation.unpack(solution.x)[0])
         if x is None:
             return
         stalled = 0 if improved else stalled + 1
-        worst = overfull(graph, relaxation, x, room)
+        worst = overfull(graph, relaxation, x, room_of(x))
         added = [stage for _, stage in worst[: max(1, len(boundaries))]]
         if not added or len(boundaries) >= most or stalled >= 3:
             return

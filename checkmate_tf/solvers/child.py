@@ -36,13 +36,15 @@ class BoundProcess:
         Constants included.
     time_limit : float
         Seconds.
+    max_cost : float, optional
+        Bound the peak of schedules that cost no more than this, instead of the cost of those that fit the budget.
 
     Notes
     -----
     Use as a context manager: the process is ended on exit. Nothing is raised if it fails; there is no bound then.
     """
 
-    def __init__(self, graph: Graph, budget_bytes: int, time_limit: float) -> None:
+    def __init__(self, graph: Graph, budget_bytes: int, time_limit: float, max_cost: float | None = None) -> None:
         self._lines: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._process: subprocess.Popen[str] | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="checkmate_tf_")
@@ -57,6 +59,7 @@ class BoundProcess:
             edges=np.array(graph.edges, dtype=np.int64).reshape(-1, 2),
             limits=np.array([graph.constant_bytes, budget_bytes], dtype=np.int64),
             time_limit=time_limit,
+            max_cost=np.nan if max_cost is None else max_cost,
         )
         root = str(Path(__file__).resolve().parents[2])
         # Appended, so that the folder which holds the package (often site-packages) shadows nothing.
@@ -94,7 +97,7 @@ class BoundProcess:
         return self._process is not None and (self._process.poll() is None or self._reader.is_alive())
 
     def news(self) -> list[dict[str, Any]]:
-        """Messages since the last call: "cost" (infinite if infeasible), "boundaries", "kept" (rows as lists)."""
+        """Messages since the last call: "cost" (infinite if infeasible; bytes if there is a `max_cost`), "boundaries", "kept" (rows as lists)."""
         result = []
         while not self._lines.empty():
             result.append(self._lines.get())
@@ -116,7 +119,7 @@ class BoundProcess:
 
 def main(path: str) -> None:
     """Print each better bound as a line of JSON."""
-    from ..strategies.bound import bounds
+    from ..strategies.bound import bounds, peak_bounds
 
     with np.load(path, allow_pickle=False) as file:
         n = len(file["kinds"])
@@ -135,7 +138,12 @@ def main(path: str) -> None:
             recompute_until=file["until"],
         )
         budget_bytes, time_limit = int(file["limits"][1]), float(file["time_limit"])
-    for bound in bounds(graph, budget_bytes, time_limit):
+        max_cost = float(file["max_cost"])
+    if np.isnan(max_cost):
+        found = bounds(graph, budget_bytes, time_limit)
+    else:
+        found = peak_bounds(graph, max_cost, time_limit)
+    for bound in found:
         message = {
             "cost": bound.cost,
             "boundaries": bound.boundaries.tolist(),

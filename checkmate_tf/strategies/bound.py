@@ -38,6 +38,7 @@ __all__ = ["Bound", "Relaxation", "bounds", "peak_bounds", "relax", "relax_peak"
 log = logging.getLogger(__name__)
 
 _SMALL = 1e-6
+_SPREAD = 8  # boundaries to begin with where memory is what is bounded
 _TOLERANCE = 2e-6  # of the base cost: what the integer solver's tolerances may add to its bound
 
 
@@ -266,7 +267,9 @@ def bounds(graph: Graph, budget_bytes: int, time_limit: float, most: int = 64) -
         Each with a higher cost than the last; ends with one of infinite cost if no schedule fits.
     """
     unit, room = graph.base_cost or 1.0, float(budget_bytes - graph.constant_bytes)
-    for bound in _refine(graph, lambda b: relax(graph, budget_bytes, b), lambda x: room, time_limit, most):
+    memory = evaluate(graph, plan_from_sequence(graph, range(len(graph)))).memory
+    start = np.array([first_boundary(graph, memory)], dtype=np.int64)
+    for bound in _refine(graph, lambda b: relax(graph, budget_bytes, b), lambda x: room, start, time_limit, most):
         yield replace(bound, cost=max(graph.base_cost, bound.cost * unit))
 
 
@@ -287,9 +290,13 @@ def peak_bounds(graph: Graph, max_cost: float, time_limit: float, most: int = 64
     """
     plain = evaluate(graph, plan_from_sequence(graph, range(len(graph)))).peak_bytes
     unit = max(plain - graph.constant_bytes, 1)
-    for bound in _refine(
-        graph, lambda b: relax_peak(graph, max_cost, b), lambda x: float(x[-1] * unit), time_limit, most
-    ):
+    late = np.flatnonzero(graph.kinds == BACKWARD) if (graph.kinds == BACKWARD).any() else np.arange(len(graph))
+    start = np.unique(late[np.linspace(0, len(late) - 1, _SPREAD).astype(int)])
+
+    def room(x: NDArray[np.float64]) -> float:
+        return float(x[-1] * unit)
+
+    for bound in _refine(graph, lambda b: relax_peak(graph, max_cost, b), room, start, time_limit, most):
         yield replace(bound, cost=graph.constant_bytes + bound.cost * unit)
 
 
@@ -297,6 +304,7 @@ def _refine(
     graph: Graph,
     build: Callable[[NDArray[np.int64]], Relaxation | None],
     room_of: Callable[[NDArray[np.float64]], float],
+    boundaries: NDArray[np.int64],
     time_limit: float,
     most: int,
 ) -> Iterator[Bound]:
@@ -304,8 +312,6 @@ def _refine(
     from ..solvers.ortools import solve
 
     begun = time.perf_counter()
-    memory = evaluate(graph, plan_from_sequence(graph, range(len(graph)))).memory
-    boundaries = np.array([first_boundary(graph, memory)], dtype=np.int64)
     best, stalled = -np.inf, 0
     while True:
         relaxation = build(boundaries)

@@ -34,6 +34,7 @@ _ERRORS = (
     "InfeasibleBudgetError",
     "JitCompileError",
     "ModelError",
+    "OutputError",
     "PlanError",
     "StrategyError",
     "TraceError",

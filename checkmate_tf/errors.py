@@ -66,3 +66,7 @@ class CostError(CheckmateError):
 
 class JitCompileError(CheckmateError):
     """The model asks for XLA, which removes recomputation."""
+
+
+class OutputError(CheckmateError, OSError):
+    """A file that cannot be written."""

@@ -1,4 +1,4 @@
-"""The command line: `checkmate-tf demo | plan | doctor`.
+"""The command line: `checkmate-tf demo | plan | graph | solve | doctor`.
 
 Options are declared here; what a command does is in the module of its name, imported when it runs, so that help comes
 without TensorFlow.
@@ -111,6 +111,71 @@ def plan(
         json,
     )
     guarded(json, lambda: run_plan(command))
+
+
+@app.command()
+def graph(
+    model: Annotated[
+        str, typer.Argument(help="As for plan: a name in keras.applications, a .keras file, or file.py:function.")
+    ],
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples in a batch. Default: 32.")] = None,
+    level: Annotated[str, typer.Option(help="A node for each layer, or for each op of the training step.")] = "layer",
+    costs: Annotated[str, typer.Option(help="flops; at op level profile (this device) and roofline, too.")] = "flops",
+    input_shape: Annotated[str | None, typer.Option(help="For keras.applications, e.g. 96,96,3.")] = None,
+    classes: Annotated[int | None, typer.Option(min=1, help="For keras.applications.")] = None,
+    optimizer: Annotated[
+        str | None, typer.Option(help="At op level, if the model is not compiled. Default: adam.")
+    ] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="At op level, if the model is not compiled. Default: from its output.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Where to write. Default: standard output.")] = None,
+    json: Json = False,
+) -> None:
+    """Write a model's training step as a graph, in the JSON format "checkmate-graph/1".
+
+    Exit status: 0 written, 2 bad input.
+    """
+    from .console import guarded
+    from .graph import GraphCommand, run_graph
+
+    command = GraphCommand(
+        model, batch_size, level, costs, input_shape, classes, optimizer, loss, output, json
+    )  # fmt: skip
+    guarded(json, lambda: run_graph(command))
+
+
+@app.command()
+def solve(
+    graph: Annotated[Path, typer.Argument(help='A file in the format "checkmate-graph/1".')],
+    budget: Annotated[
+        str,
+        typer.Option(
+            help='Bytes, a size ("4GB", "512MiB"), or "60%" of the peak without rematerialization, constants apart.'
+        ),
+    ],
+    strategy: Annotated[str, typer.Option(help="How to schedule.")] = "checkmate",
+    solver: Annotated[
+        str, typer.Option(help="For strategies that solve programs: auto, gurobi, highs, scip, cp-sat or pdlp.")
+    ] = "auto",
+    time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds that solving may take.")] = 60.0,
+    gap: Annotated[float, typer.Option(min=0.0, help="Stop when cost / bound - 1 is proven to be below this.")] = 0.01,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of the random search.")] = 0,
+    memory_limit: Annotated[str | None, typer.Option(help='That a solver may take, e.g. "4GB".')] = None,
+    output: Annotated[Path | None, typer.Option(help="Where to write. Default: standard output.")] = None,
+    json: Json = False,
+) -> None:
+    """Solve a graph within a budget, and write the answer in the JSON format "checkmate-result/1".
+
+    Exit status: 0 solved, 2 bad input, 3 no schedule fits the budget, or none was found.
+    """
+    from .console import guarded
+    from .solve import SolveCommand, run_solve
+
+    command = SolveCommand(
+        graph, budget, strategy, solver, time_limit, gap, seed, memory_limit, output, json
+    )  # fmt: skip
+    guarded(json, lambda: run_solve(command))
 
 
 @app.command()

@@ -24,6 +24,7 @@ __all__ = [
     "prepare_tensorflow",
     "print_json",
     "progress_lines",
+    "show_error",
     "stderr",
     "stdout",
 ]
@@ -107,7 +108,7 @@ def guarded(json: bool, command: Callable[[], None]) -> None:
         command()
     except CheckmateError as error:
         status = INFEASIBLE if isinstance(error, InfeasibleBudgetError) else BAD_INPUT
-        _show(error)
+        show_error(error)
         if json:
             print_json({"error": {"type": type(error).__name__, "message": str(error), **_figures(error)}})
         raise typer.Exit(status) from None
@@ -121,7 +122,8 @@ def _figures(error: CheckmateError) -> dict[str, Any]:
     return {k: getattr(error, k) for k in keys if hasattr(error, k)}
 
 
-def _show(error: CheckmateError) -> None:
+def show_error(error: CheckmateError) -> None:
+    """As one block on standard error."""
     from rich.panel import Panel
     from rich.text import Text
 

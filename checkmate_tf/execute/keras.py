@@ -14,14 +14,15 @@ import tensorflow as tf
 
 from ..costs import CostSpec
 from ..errors import BatchSizeError, CheckmateError, InfeasibleBudgetError, JitCompileError, ModelError
+from ..graph import Graph
 from ..report import Report
 from ..units import Budget, format_bytes, parse_budget
 from .measure import find_device
-from .planner import PlannedStep, PlanOptions, plan_again, plan_step
+from .planner import PlannedStep, PlanOptions, plan_again, plan_step, step_graph
 from .progress import progress_bars
 from .spec import data_spec, spec_of_tensors
 
-__all__ = ["compile", "gradient_function", "restore"]
+__all__ = ["compile", "gradient_function", "op_graph", "restore"]
 
 log = logging.getLogger("checkmate_tf")
 
@@ -190,6 +191,35 @@ def gradient_function(
 
     guarded.checkmate = planned.report  # type: ignore[attr-defined]
     return guarded
+
+
+def op_graph(
+    model: keras.Model,
+    batch_size: int | None = None,
+    costs: CostSpec = "profile",
+    *,
+    input_spec: Any = None,
+    data: Any = None,
+) -> Graph:
+    """The graph of a compiled model's training step that `compile` would schedule.
+
+    Parameters
+    ----------
+    model : keras.Model
+        Built and compiled; it stays as it is, but for its optimizer, which is built.
+    batch_size, costs, input_spec, data
+        As for `compile`.
+
+    Raises
+    ------
+    CheckmateError
+        As `compile`, except for budgets.
+    """
+    _check_model(model)
+    spec, batch = data_spec(model, batch_size, input_spec, data)
+    _build(model, spec)
+    earlier = getattr(model, "_checkmate_controller", None)
+    return step_graph(earlier.plain_step if earlier else model.train_step, spec, batch, costs, model.name)
 
 
 class _Controller:

@@ -32,7 +32,7 @@ from ..units import Budget, format_bytes, parse_budget
 from .emit import emit
 from .measure import HOW_TO_MEASURE, Device, captured_variables, find_device, measure_peak
 
-__all__ = ["PlanOptions", "PlannedStep", "plan_again", "plan_step"]
+__all__ = ["PlanOptions", "PlannedStep", "plan_again", "plan_step", "step_graph"]
 
 log = logging.getLogger("checkmate_tf")
 
@@ -171,6 +171,16 @@ def plan_step(
     )
     log.info("%s", report)
     return PlannedStep(program, schedule, report, batch_size, best.limit_bytes)
+
+
+def step_graph(step: Callable[[Any], Any], spec: Any, batch_size: int, costs: CostSpec, name: str) -> Graph:
+    """The graph that `plan_step` would plan, without planning it. Arguments and errors as there."""
+    traced = trace_step(step, spec)
+    shapes = [tf.TensorShape([batch_size if d is None else d for d in t.shape]) for t in traced.inputs]
+    static = with_static_batch(traced, shapes)
+    found, scratch = _costs(traced, static, find_device(), PlanOptions(costs=costs, verify=False))
+    program = build_program(traced, static, name, scratch=scratch)
+    return program.graph.with_costs(program.node_costs(traced.operations, found), cost_unit(costs))
 
 
 def plan_again(planned: PlannedStep, peak_bytes: int, options: PlanOptions) -> PlannedStep:

@@ -1,0 +1,238 @@
+"""`checkmate-tf solve`: a graph from a file, solved within a budget. Without TensorFlow."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from ..errors import BudgetError, InfeasibleBudgetError
+from ..graph import Graph
+from ..interchange import check_output, infeasible_result, read_graph, result_to_dict, to_json, write_json
+from ..plan import evaluate, plan_from_sequence
+from ..units import format_bytes, parse_budget
+from .console import INFEASIBLE, BadInput, show_error, stderr, stdout
+
+__all__ = ["SOLVERS", "SolveCommand", "run_solve", "solve_budget"]
+
+SOLVERS = ("auto", "gurobi", "highs", "scip", "cp-sat", "pdlp")
+
+_LEAST_SECONDS = 2.0  # to look for the least budget
+_MOST_BYTES = 2**62
+_WRONG_UNIT = 1000  # a number without a unit that is this many times too small was not meant as bytes
+_HELP = 'give bytes (700_000_000), a size ("700MB", "1.5GiB"), or a share of the peak without rematerialization ("60%")'
+
+
+@dataclass(frozen=True)
+class SolveCommand:
+    """The arguments of the command, as typed."""
+
+    graph: Path
+    budget: str
+    strategy: str
+    solver: str
+    time_limit: float
+    gap: float
+    seed: int
+    memory_limit: str | None
+    output: Path | None
+    json: bool
+
+
+def run_solve(command: SolveCommand) -> None:
+    """Check the arguments, then read, solve and write.
+
+    Raises
+    ------
+    CheckmateError
+        For bad input.
+    typer.Exit
+        3 if there is no schedule; the result is written even so.
+    """
+    from ..strategies import SolveOptions, minimum_budget, solve
+
+    memory_limit = _check(command)
+    graph = read_graph(command.graph)
+    budget_bytes = solve_budget(command.budget, graph)
+    least_seconds = min(_LEAST_SECONDS, command.time_limit)
+    failure: InfeasibleBudgetError | None = None
+    begun = time.perf_counter()
+    with _progress() as tell:
+        options = SolveOptions(
+            time_limit=command.time_limit,
+            gap=command.gap / (1 + command.gap),  # of the cost, where the command line's is of the bound
+            seed=command.seed,
+            solver=command.solver,
+            memory_limit=memory_limit,
+            progress=tell,
+        )
+        try:
+            schedule = solve(graph, budget_bytes, command.strategy, options)
+        except InfeasibleBudgetError as error:
+            failure, seconds = error, time.perf_counter() - begun
+        least = minimum_budget(graph, least_seconds)[1]
+    if failure is None:
+        result = result_to_dict(schedule, minimum_budget_bytes=least, budget_bytes=budget_bytes)
+    else:
+        result = infeasible_result(
+            graph,
+            failure,
+            strategy=command.strategy,
+            solver=command.solver,
+            seconds=seconds,
+            minimum_budget_bytes=least,
+        )
+    if command.output is not None:
+        write_json(result, command.output)
+    if command.json or command.output is None:
+        sys.stdout.write(to_json(result))
+    else:
+        _print(graph, result, command.output)
+    if failure is not None:
+        show_error(failure)
+        raise typer.Exit(INFEASIBLE)
+
+
+def solve_budget(text: str, graph: Graph) -> int:
+    """The budget in bytes, constants included.
+
+    Parameters
+    ----------
+    text : str
+        Bytes; a size with a unit; or N%, a share of the peak without rematerialization less the constants, to which
+        the constants are then added.
+
+    Raises
+    ------
+    BudgetError
+        If it cannot be read, is negative, is a bare fraction, or is a number of bytes that shows that a unit was
+        forgotten.
+    """
+    plain = text.strip().replace("_", "").replace(",", "")
+    share = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*%", plain)
+    if share:
+        peak = evaluate(graph, plan_from_sequence(graph, range(len(graph)))).peak_bytes
+        found = graph.constant_bytes + int(Fraction(share[1]) / 100 * (peak - graph.constant_bytes))
+    elif re.fullmatch(r"[0-9]*\.?[0-9]+(e\+?[0-9]{1,2})?", plain, re.IGNORECASE):
+        found = _plain_number(Fraction(plain), text, graph)
+    elif plain.startswith("-"):
+        raise BudgetError(f"budget {text!r} is negative; {_HELP}")
+    else:
+        found = _size(text, "budget", _HELP)
+    if found > _MOST_BYTES:
+        raise BudgetError(f"budget {text!r} is more than 2**62 bytes; {_HELP}")
+    return found
+
+
+def _plain_number(number: Fraction, text: str, graph: Graph) -> int:
+    if number != int(number):
+        raise BudgetError(f"budget {text!r} is no whole number of bytes; write {float(100 * number):g}% for a share")
+    needed = graph.constant_bytes + int(graph.working_set.max())
+    if number * _WRONG_UNIT < needed:
+        units = [unit for power, unit in enumerate(("kB", "MB", "GB", "TB"), 1) if number * 1000**power >= needed]
+        meant = f": did you mean {int(number)}{units[0]}?" if units else f"; {_HELP}"
+        raise BudgetError(
+            f"budget {text} is {int(number)} bytes; the graph needs at least {format_bytes(needed)}{meant}"
+        )
+    return int(number)
+
+
+def _size(text: str, option: str, advice: str) -> int:
+    try:
+        size = parse_budget(text).size_bytes
+    except BudgetError:
+        size = None
+    if size is None:
+        raise BudgetError(f"{option} {text!r} cannot be read; {advice}")
+    return size
+
+
+def _check(command: SolveCommand) -> int | None:
+    """Everything that can be checked before the graph is read. Returns the solver's memory limit."""
+    from ..strategies import STRATEGIES
+
+    if command.strategy not in STRATEGIES:
+        raise BadInput(f"--strategy {command.strategy!r} is unknown: choose one of {', '.join(sorted(STRATEGIES))}")
+    if command.solver not in SOLVERS:
+        raise BadInput(f"--solver {command.solver!r} is unknown: choose one of {', '.join(SOLVERS)}")
+    for option, value in (("--time-limit", command.time_limit), ("--gap", command.gap)):
+        if not math.isfinite(value):
+            raise BadInput(f"{option} is {value}: give a number")
+    if command.output is not None:
+        check_output(command.output)
+    if command.memory_limit is None:
+        return None
+    return _size(command.memory_limit, "--memory-limit", 'give a size ("4GB")')
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[float, float, float, float], None]]:
+    """Says on standard error how far it is: one line that changes in a terminal, elsewhere ever fewer lines."""
+    console, due = stderr(), 0.0
+    if console.is_terminal:
+        with console.status("solving") as status:
+            yield lambda *news: status.update(_line(*news))
+        return
+
+    def tell(seconds: float, cost: float, bound: float, gap: float) -> None:
+        nonlocal due
+        if seconds >= due:
+            due = max(1.0, 2 * seconds)
+            console.print(_line(seconds, cost, bound, gap), markup=False, highlight=False, soft_wrap=True)
+
+    yield tell
+
+
+def _line(seconds: float, cost: float, bound: float, gap: float) -> str:
+    del gap  # of the cost; the result's is of the bound
+    found = f"cost {cost:.6g}" if math.isfinite(cost) else "no schedule yet"
+    proven = f"bound {bound:.6g}" if math.isfinite(bound) else "no schedule fits (proven)"
+    left = f", gap {cost / bound - 1:.2%}" if math.isfinite(cost) and 0 < bound < math.inf else ""
+    return f"{seconds:.0f} s: {found}, {proven}{left}"
+
+
+def _print(graph: Graph, result: dict[str, Any], output: Path) -> None:
+    """The answer without its plan, a row a field."""
+    from rich.table import Table
+    from rich.text import Text
+
+    unit = f" {graph.cost_unit}" if graph.cost_unit else ""
+    rows = [
+        ("graph", f"{graph.name}, {len(graph)} nodes"),
+        ("status", f"{result['status']} ({result['strategy']}, {result['solver'] or 'no solver'})"),
+        ("budget", format_bytes(result["budget_bytes"])),
+        ("base cost", f"{result['base_cost']:.6g}{unit}"),
+    ]
+    if result["plan"] is not None:
+        cost, base = result["cost"], result["base_cost"]
+        overhead = f", {cost / base - 1:.2%} more" if base else ""
+        rows += [
+            ("cost", f"{cost:.6g}{unit}{overhead}"),
+            ("lower bound", f"{result['lower_bound']:.6g}{unit}, gap {result['gap']:.2%}"),
+            ("peak", format_bytes(result["peak_bytes"])),
+        ]
+    rows += [
+        ("least budget", f"{format_bytes(result['minimum_budget_bytes'])} (known to do)"),
+        ("time", f"{result['seconds']:.1f} s"),
+        ("written to", str(output)),
+    ]
+    console = stdout()
+    if not console.is_terminal:
+        width = max(len(label) for label, _ in rows)
+        sys.stdout.write("".join(f"{label:<{width}}  {text}\n" for label, text in rows))
+        return
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    for label, text in rows:
+        table.add_row(label, Text(text))
+    console.print(table)

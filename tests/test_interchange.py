@@ -29,10 +29,9 @@ from checkmate_tf.interchange import (
     infeasible_result,
     read_graph,
     result_to_dict,
-    to_json,
     write_graph,
-    write_json,
 )
+from checkmate_tf.jsonfile import to_json, write_json
 from checkmate_tf.plan import ALLOCATE, COMPUTE, Plan, Statement
 from checkmate_tf.schedule import keep_all, schedule_from_sequence
 
@@ -243,6 +242,9 @@ def test_no_schedule(proven, status):
         (document(node(bytes=math.nan)), "bytes is nan"),
         (document(node(bytes=1e30)), "bytes is 1e"),
         (document(*[node(bytes=2**61)] * 3), "wrong unit"),
+        (document(node(bytes=10**400)), "bytes is a number of more than 60 digits; give at most"),
+        (document(node(recompute_until=-(10**400))), "recompute_until is a number of more"),
+        (document(node(), node(inputs=[10**400])), "out of range"),
         (document(node(bytes=None)), "bytes is null"),
         (document(node(inputs=0)), "inputs is 0; give a list"),
         (document(node(inputs=[0])), "cyclic or not in topological order"),
@@ -358,7 +360,7 @@ VALUES = st.recursive(
     | st.integers()
     | st.floats()
     | st.text(max_size=5)
-    | st.sampled_from(["forward", "loss", "checkmate-graph/1", 2**63, 1e19, -1e-300]),
+    | st.sampled_from(["forward", "loss", "checkmate-graph/1", 2**63, 10**400, 1e19, -1e-300]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,
 )

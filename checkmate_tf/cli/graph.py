@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import CostError
-from ..interchange import check_output, graph_to_dict, to_json, write_json
+from ..interchange import graph_to_dict
+from ..jsonfile import check_output, to_json, write_json
 from ..units import format_bytes
 from .console import BadInput, prepare_tensorflow, stderr
 

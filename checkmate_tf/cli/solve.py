@@ -17,7 +17,8 @@ import typer
 
 from ..errors import BudgetError, InfeasibleBudgetError
 from ..graph import Graph
-from ..interchange import check_output, infeasible_result, read_graph, result_to_dict, to_json, write_json
+from ..interchange import infeasible_result, read_graph, result_to_dict
+from ..jsonfile import check_output, to_json, write_json
 from ..plan import evaluate, plan_from_sequence
 from ..units import format_bytes, parse_budget
 from .console import INFEASIBLE, BadInput, show_error, stderr, stdout

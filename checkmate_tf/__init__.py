@@ -22,6 +22,7 @@ _LAZY = {
     "Schedule": "schedule",
     "Report": "report",
     "evaluate": "plan",
+    "max_batch_size": "batch",
     "solve": "strategies",
 }
 _ERRORS = (

@@ -178,6 +178,38 @@ def solve(
     guarded(json, lambda: run_solve(command))
 
 
+@app.command(name="max-batch")
+def max_batch(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A name in keras.applications, a .keras file, file.py:function, or a checkmate-graph/1 file (.json) "
+            "of one sample, whose constant_bytes do not grow with the batch."
+        ),
+    ],
+    memory: Annotated[str, typer.Option(help='Bytes, or a size ("16GB", "16e9").')],
+    costs: Annotated[str, typer.Option(help="flops.")] = "flops",
+    max_overhead: Annotated[
+        str, typer.Option(help='Most recomputation: a share of the step\'s cost ("10%"), or "one-forward".')
+    ] = "one-forward",
+    inputs: Annotated[bool, typer.Option(help="Count the batch of inputs, too; the published figures do not.")] = False,
+    time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds that solving may take.")] = 60.0,
+    seed: Annotated[int, typer.Option(help="Of the search.")] = 0,
+    input_shape: Annotated[str | None, typer.Option(help="For keras.applications, e.g. 96,96,3.")] = None,
+    classes: Annotated[int | None, typer.Option(min=1, help="For keras.applications.")] = None,
+    json: Json = False,
+) -> None:
+    """Find the largest batch that trains in a memory at a bounded cost, with a proven upper bound.
+
+    Exit status: 0 found, 2 bad input, 3 not even one sample fits.
+    """
+    from .console import guarded
+    from .max_batch import MaxBatchCommand, run_max_batch
+
+    command = MaxBatchCommand(model, memory, costs, max_overhead, inputs, time_limit, seed, input_shape, classes, json)
+    guarded(json, lambda: run_max_batch(command))
+
+
 @app.command()
 def doctor(json: Json = False) -> None:
     """Show what checkmate_tf finds here: TensorFlow, devices, allocator statistics, solvers and licences."""

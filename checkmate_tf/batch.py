@@ -1,0 +1,82 @@
+"""The largest batch, for users: from a Keras model or a graph, by prediction or by training for real."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from .errors import BudgetError
+from .graph import Graph
+from .strategies import SolveOptions
+from .strategies.max_batch import MaxBatch, max_batch
+from .units import parse_budget
+
+__all__ = ["max_batch_size"]
+
+
+def max_batch_size(
+    model_or_graph: Any,
+    memory: int | float | str,
+    max_overhead: float | str = "one-forward",
+    *,
+    fixed_bytes: int | None = None,
+    inputs: bool = False,
+    costs: str = "flops",
+    time_limit: float = 60.0,
+    seed: int = 0,
+    progress: Any = None,
+) -> MaxBatch:
+    """The largest batch that trains in `memory` at a bounded cost, and a proven upper bound on it.
+
+    Parameters
+    ----------
+    model_or_graph : keras.Model or Graph
+        A model is drawn at layer level (`trace.layers`), parameters and their gradients resident. A graph is that of
+        one sample.
+    memory : int, float or str
+        Bytes, or a size such as `"16GB"`.
+    max_overhead : float or "one-forward"
+        Most recomputation: a share of the step's cost, or one more forward pass (the paper's).
+    fixed_bytes : int, optional
+        For a graph: the part of its `constant_bytes` that does not grow with the batch. Default: all of it.
+    inputs : bool
+        For a model: count the batch of inputs, too. The published figures do not.
+    costs : str
+        For a model: "flops".
+    time_limit : float
+        Seconds.
+    seed : int
+        Of the search.
+    progress : callable, optional
+        Called with (seconds, batch size, upper bound, upper bound over batch size - 1) about once a second.
+
+    Returns
+    -------
+    MaxBatch
+
+    Raises
+    ------
+    BudgetError
+        If `memory` cannot be read as a size.
+    InfeasibleBudgetError
+        If not even one sample fits.
+    ModelError, TraceError, DynamicShapeError, CostError
+        If the model has no graph of layers, or the limits make no sense.
+
+    Examples
+    --------
+    >>> checkmate_tf.max_batch_size(keras.applications.VGG19(weights=None), "16GB").batch_size  # doctest: +SKIP
+    """
+    size = parse_budget(memory)
+    if size.size_bytes is None:
+        raise BudgetError(f'memory is {memory!r}; give bytes or a size such as "16GB"')
+    options = SolveOptions(time_limit=time_limit, seed=seed, progress=progress)
+    if isinstance(model_or_graph, Graph):
+        return max_batch(model_or_graph, size.size_bytes, max_overhead, fixed_bytes, options)
+    from .trace.layers import layer_graph
+
+    graph = layer_graph(model_or_graph, 1, costs)
+    fixed = 2 * graph.constant_bytes - layer_graph(model_or_graph, 2, costs).constant_bytes
+    if not inputs:
+        graph = replace(graph, constant_bytes=fixed)
+    return max_batch(graph, size.size_bytes, max_overhead, fixed, options)

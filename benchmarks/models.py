@@ -1,0 +1,211 @@
+"""The networks of the papers' figures, as Keras models with random weights, and their layer-level graphs.
+
+Classification at 224 x 224 with 1,000 classes (keras.applications), segmentation at 416 x 608 with 19 classes (those of
+Cityscapes), and a transformer of 245 nodes. The segmentation networks have the layout of the public collection that
+Checkmate used (image-segmentation-keras, 2019): an encoder of five levels, each halving the image; a decoder that
+starts from level 4 and ends at half the resolution; a row of class scores for each pixel. The decoder's convolutions
+have a padding layer before and a batch normalisation after, and no ReLU.
+
+Run it to print, for each network, the graph, and the largest batch on a V100 without recomputation.
+
+**Costs** are those of the artifact. Where normalisation and additions are free ("flops"), so is recomputing them: half
+the peak of ResNet50 then costs nothing, against 0.28% (proved: at least 0.27%) with the artifact's.
+
+**Three ways to count memory.** Our evaluator frees a value after its last reader. Checkmate's checkpoint-all holds
+every forward value up to the last stage, and its artifact leaves twice the room for parameters and their gradients
+(they are part of the peak, and taken off the memory again). Counted so (`retained_peak_bytes`), these graphs give the
+published figures: VGG19 167 samples (artifact's README), U-Net at batch 32 23 GB (section 6.2), MobileNet 217 samples
+(figure 6: 1,105 is 5.1 times that). U-Net's 16 samples are those of 12e9 bytes, the artifact's default; 16e9 bytes
+hold 22.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import keras
+
+from checkmate_tf.graph import FORWARD, Graph
+from checkmate_tf.schedule import keep_all
+from checkmate_tf.trace.layers import layer_graph
+
+__all__ = ["MODELS", "V100_BYTES", "graph_of", "max_batch", "retained_peak_bytes"]
+
+L = keras.layers
+
+V100_BYTES = 16_000_000_000
+CLASSES = 19
+IMAGE = (416, 608, 3)
+
+
+def application(name: str) -> Callable[[], keras.Model]:
+    """A classification network of keras.applications, with random weights."""
+    return lambda: getattr(keras.applications, name)(weights=None, input_shape=(224, 224, 3), classes=1000)
+
+
+# Segmentation -----------------------------------------------------------------------------------------------------
+
+
+def vgg_encoder(image: keras.KerasTensor) -> list[keras.KerasTensor]:
+    """VGG16 up to its last pooling: the value of each of the five levels."""
+    x = image
+    levels: list[keras.KerasTensor] = []
+    for filters, depth in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
+        level = len(levels) + 1
+        for k in range(depth):
+            x = L.Conv2D(filters, 3, padding="same", activation="relu", name=f"block{level}_conv{k + 1}")(x)
+        x = L.MaxPooling2D(name=f"block{level}_pool")(x)
+        levels.append(x)
+    return levels
+
+
+def plain_encoder(image: keras.KerasTensor) -> list[keras.KerasTensor]:
+    """One normalised convolution a level."""
+    x = image
+    levels: list[keras.KerasTensor] = []
+    for filters in (64, 128, 256, 256, 256):
+        x = L.Activation("relu")(decoder_conv(x, filters))
+        x = L.MaxPooling2D()(x)
+        levels.append(x)
+    return levels
+
+
+def decoder_conv(x: keras.KerasTensor, filters: int) -> keras.KerasTensor:
+    """Padding, 3 x 3 convolution, batch normalisation."""
+    return L.BatchNormalization()(L.Conv2D(filters, 3)(L.ZeroPadding2D()(x)))
+
+
+def pixel_scores(image: keras.KerasTensor, x: keras.KerasTensor, name: str) -> keras.Model:
+    """One row a pixel, and softmax."""
+    rows = L.Reshape((x.shape[1] * x.shape[2], x.shape[3]))(x)
+    return keras.Model(image, L.Activation("softmax")(rows), name=name)
+
+
+def unet() -> keras.Model:
+    """U-Net with a VGG16 encoder: three skips, from levels 3, 2 and 1."""
+    image = keras.Input(IMAGE)
+    *skips, x, _ = vgg_encoder(image)
+    x = decoder_conv(x, 512)
+    for filters, skip in zip((256, 128, 64), reversed(skips), strict=True):
+        x = decoder_conv(L.Concatenate()([L.UpSampling2D()(x), skip]), filters)
+    return pixel_scores(image, L.Conv2D(CLASSES, 3, padding="same")(x), "unet")
+
+
+def segnet() -> keras.Model:
+    """SegNet with the plain encoder: the decoder upsamples, without skips."""
+    image = keras.Input(IMAGE)
+    x = decoder_conv(plain_encoder(image)[3], 512)
+    for filters in (256, 128, 64):
+        x = decoder_conv(L.UpSampling2D()(x), filters)
+    return pixel_scores(image, L.Conv2D(CLASSES, 3, padding="same")(x), "segnet")
+
+
+def fcn_scores(x: keras.KerasTensor) -> keras.KerasTensor:
+    """VGG's dense layers as convolutions, and class scores at 1/32 of the resolution."""
+    x = L.Dropout(0.5)(L.Conv2D(4096, 7, padding="same", activation="relu")(x))
+    x = L.Dropout(0.5)(L.Conv2D(4096, 1, activation="relu")(x))
+    return L.Conv2D(CLASSES, 1)(x)
+
+
+def fcn8() -> keras.Model:
+    """FCN-8s with a VGG16 encoder: scores of levels 5, 4 and 3, enlarged by transposed convolutions and added."""
+    image = keras.Input(IMAGE)
+    _, _, level3, level4, level5 = vgg_encoder(image)
+    x = fcn_scores(level5)
+    for level in (level4, level3):
+        enlarged = L.Conv2DTranspose(CLASSES, 4, strides=2, use_bias=False)(x)
+        scores = L.Conv2D(CLASSES, 1)(level)
+        width, height = enlarged.shape[2] - scores.shape[2], enlarged.shape[1] - scores.shape[1]
+        cropped = L.Cropping2D(((0, height), (0, 0)))(L.Cropping2D(((0, 0), (0, width)))(enlarged))
+        x = L.Add()([cropped, scores])
+    return pixel_scores(image, L.Conv2DTranspose(CLASSES, 16, strides=8, use_bias=False)(x), "fcn8")
+
+
+def fcn32() -> keras.Model:
+    """FCN-32s with a VGG16 encoder."""
+    image = keras.Input(IMAGE)
+    x = fcn_scores(vgg_encoder(image)[4])
+    return pixel_scores(image, L.Conv2DTranspose(CLASSES, 64, strides=32, use_bias=False)(x), "fcn32")
+
+
+# Language ---------------------------------------------------------------------------------------------------------
+
+
+def transformer(layers: int = 12, length: int = 512, width: int = 768, heads: int = 12) -> keras.Model:
+    """A BERT-like encoder that labels tokens: 10 layers a block, an embedding and a classifier."""
+    tokens = keras.Input((length,), dtype="int32")
+    x = L.Embedding(30_522, width)(tokens)
+    for _ in range(layers):
+        attended = L.Dropout(0.1)(L.MultiHeadAttention(heads, width // heads)(x, x))
+        x = L.LayerNormalization()(L.Add()([x, attended]))
+        hidden = L.Dense(width)(L.Activation("gelu")(L.Dense(4 * width)(x)))
+        x = L.LayerNormalization()(L.Add()([x, L.Dropout(0.1)(hidden)]))
+    return keras.Model(tokens, L.Dense(2, activation="softmax")(x), name="transformer")
+
+
+MODELS: dict[str, Callable[[], keras.Model]] = {
+    "VGG16": application("VGG16"),
+    "VGG19": application("VGG19"),
+    "MobileNet": application("MobileNet"),
+    "ResNet50": application("ResNet50"),
+    "DenseNet121": application("DenseNet121"),
+    "DenseNet201": application("DenseNet201"),
+    "U-Net": unet,
+    "SegNet": segnet,
+    "FCN8": fcn8,
+    "FCN32": fcn32,
+    "transformer": transformer,
+}
+
+
+def graph_of(name: str, batch_size: int = 1, costs: str = "artifact") -> Graph:
+    """Layer-level graph of a network in `MODELS`.
+
+    Raises
+    ------
+    KeyError
+        If there is no such network.
+    """
+    return layer_graph(MODELS[name](), batch_size, costs)
+
+
+def retained_peak_bytes(graph: Graph) -> int:
+    """Peak of the papers' checkpoint-all, constants left out: forward values are held up to the last stage.
+
+    Parameters
+    ----------
+    graph : Graph
+        Layer level.
+    """
+    n = len(graph)
+    last = [max(users, default=i) for i, users in enumerate(graph.users)]
+    last = [max(end, n - 2) if kind == FORWARD else end for end, kind in zip(last, graph.kinds, strict=True)]
+    return max(sum(int(graph.sizes[i]) for i in range(t + 1) if last[i] >= t) for t in range(n))
+
+
+def max_batch(peak_bytes: int, constant_bytes: int, memory_bytes: int = V100_BYTES) -> int:
+    """Largest batch that fits: (memory - constants) / (peak of one sample)."""
+    return (memory_bytes - constant_bytes) // peak_bytes
+
+
+def main() -> None:
+    heads = f"{'nodes':>5} {'edges':>5} {'Gmacs':>7} {'2P MB':>6}"
+    print(f"{'':12} {heads}  max batch: {'ours':>5} {'paper':>5} {'artifact':>8}")
+    for name, build in MODELS.items():
+        model = build()
+        graph = layer_graph(model, 1)
+        macs = sum(graph.costs[graph.kinds == FORWARD]) / 1e9
+        parameters = 2 * sum(w.numpy().nbytes for w in model.weights)
+        inputs = graph.constant_bytes - parameters
+        ours = max_batch(keep_all(graph).peak_bytes - parameters, parameters)  # the inputs grow with the batch
+        peak = retained_peak_bytes(graph)
+        paper, artifact = max_batch(peak, parameters), max_batch(peak, 2 * parameters)
+        print(
+            f"{name:12} {len(graph):5} {len(graph.edges):5} {macs:7.2f} {parameters / 1e6:6.0f}  {ours:16} {paper:5} "
+            f"{artifact:8}   (inputs {inputs / 1e6:.2f} MB a sample)"
+        )
+        keras.backend.clear_session()
+
+
+if __name__ == "__main__":
+    main()

@@ -542,7 +542,6 @@ _OPERATIONS: dict[str, Rule] = {
     "ReLU": _relu,  # keras.activations.relu with a slope or a bound
     "Silu": _each_output(T + 1),
     "Gelu": _each_output(T + 4),
-    "Mish": _each_output(2 * T + 1),
     "LeakyRelu": _each_output(2),
     "Relu6": _each_output(2),
     "Softsign": _each_output(3),

@@ -8,7 +8,7 @@ have a padding layer before and a batch normalisation after, and no ReLU.
 
 Run it to print, for each network, the graph, and the largest batch on a V100 without recomputation.
 
-**Costs** are those of the artifact. Where normalisation and additions are free ("flops"), so is recomputing them: half
+**Costs** are those of the artifact. Where normalisation and additions are free ("multiply-adds"), so is recomputing them: half
 the peak of ResNet50 then costs nothing, against 0.28% (proved: at least 0.27%) with the artifact's.
 
 **Three ways to count memory.** Our evaluator frees a value after its last reader. Checkmate's checkpoint-all holds

@@ -357,7 +357,7 @@ def _solve(graph: Graph, target: int, options: PlanOptions, seconds: dict[str, f
         text = f"overhead {cost / graph.base_cost - 1:.2%}, gap {gap:.2%}" if np.isfinite(cost) else "searching"
         options.tell("solve", min(elapsed, left), left, text)
 
-    chosen = SolveOptions(time_limit=left, gap=options.gap, seed=options.seed, progress=progress)
+    chosen = SolveOptions(time_limit=left, gap=options.gap, seed=options.seed, settle=True, progress=progress)
     return solve(graph, target, options.strategy, chosen)
 
 

@@ -48,8 +48,7 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
 
     Notes
     -----
-    Stops at the gap, at the time limit, on Ctrl-C (with what it has), or when the bound is done (or has not moved for
-    half of the time) and the last quarter of the time has brought less than 0.05% of the base cost.
+    Stops at the gap, at the time limit, on Ctrl-C (with what it has), or when it settles, if that is asked for.
     """
     begun = time.perf_counter()
     plain = keep_all(graph)
@@ -92,7 +91,7 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
                     options.progress(now, cost, lower, gap)
                 if now >= options.time_limit or (best is None and lower == np.inf):
                     break
-                quiet = not process.running or (now > _QUIET and raised < 0.5 * now)
+                quiet = options.settle and (not process.running or (now > _QUIET and raised < 0.5 * now))
                 if best is not None and (gap <= options.gap or (quiet and _stalled(history, now, graph))):
                     break
         except KeyboardInterrupt:

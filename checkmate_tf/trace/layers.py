@@ -37,7 +37,7 @@ Shape: TypeAlias = tuple[int, ...]
 
 #: Named costs of a layer: the convention of `layer_flops`, and the unit.
 LAYER_COSTS = {
-    "flops": ("multiply-adds", "multiply-add"),
+    "flops": ("artifact", "multiply-add"),
     "multiply-adds": ("multiply-adds", "multiply-add"),
     "artifact": ("artifact", "multiply-add"),
     "true": ("true", "flop"),
@@ -105,8 +105,8 @@ def layer_graph(model: Any, batch_size: int, costs: str | Callable[[LayerCall], 
         Functional, or Sequential with known input shape; models within are taken apart. Need not be compiled.
     batch_size : int
     costs : str, callable or (n,) array
-        "flops" (or "multiply-adds"), "artifact" (which counts some elementwise layers too; use it to reproduce the
-        papers), or "true" for all floating-point operations: see `layer_flops`; a callable from `LayerCall` to the
+        "flops" (or "artifact": the papers' count), "multiply-adds" (where elementwise layers are free), or "true" for
+        all floating-point operations: see `layer_flops`; a callable from `LayerCall` to the
         cost of its forward pass; or the costs of all n nodes. Unless all are given, a gradient costs twice the
         forward pass, and the loss nothing.
 

@@ -23,8 +23,8 @@ lint: $(STAMP)
 
 # OR-Tools solves in a process without TensorFlow (with it, it can crash): as the package does, so do its tests.
 test: lint
-	$(BIN)/python -m pytest tests/test_bound.py
-	$(BIN)/python -m pytest --ignore=tests/test_bound.py
+	$(BIN)/python -m pytest tests/test_bound.py tests/test_milp.py
+	$(BIN)/python -m pytest --ignore=tests/test_bound.py --ignore=tests/test_milp.py
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/budget_holds.py --full

@@ -6,7 +6,7 @@ import heapq
 
 from checkmate_tf.graph import Graph
 
-__all__ = ["least_cost"]
+__all__ = ["least_cost", "least_staged_cost"]
 
 
 def least_cost(graph: Graph, budget_bytes: int) -> float:
@@ -40,4 +40,42 @@ def least_cost(graph: Graph, budget_bytes: int) -> float:
             if total < costs.get((state[0], state[1]), float("inf")):
                 costs[state[0], state[1]] = total
                 heapq.heappush(heap, (total, state[0], tuple(sorted(state[1]))))
+    return float("inf")
+
+
+def least_staged_cost(graph: Graph, budget_bytes: int) -> float:
+    """The same where a stage computes each node at most once, in the order of the graph: the space of problem (9).
+
+    Counts `held`, too: what computing a node needs more if an input that only it reads outlives it.
+    """
+    n, room = len(graph), budget_bytes - graph.constant_bytes
+    own = [{i for i in graph.inputs[k] if graph.users[i] == (k,)} for k in range(n)]
+    sinks = {i for i in range(n) if not graph.users[i]}
+    start: tuple[int, int, frozenset[int]] = (0, 0, frozenset())
+    costs = {start: 0.0}
+    heap: list[tuple[float, int, int, tuple[int, ...]]] = [(0.0, 0, 0, ())]
+    while heap:
+        cost, stage, k, kept = heapq.heappop(heap)
+        memory = frozenset(kept)
+        if cost > costs[stage, k, memory]:
+            continue
+        if stage == n:
+            if sinks <= memory:
+                return cost
+            continue
+        moves = [(stage, k, memory - {i}, cost) for i in memory]
+        following = (stage + 1, 0) if k == stage else (stage, k + 1)
+        if k < stage:
+            moves.append((*following, memory, cost))
+        if memory.issuperset(graph.inputs[k]) and (k == stage or stage < graph.recompute_until[k]) and k not in memory:
+            total = cost + float(graph.costs[k])
+            needs = sum(int(graph.sizes[i]) for i in memory) + int(graph.sizes[k] + graph.workspace[k])
+            if needs <= room:
+                moves.append((*following, memory - own[k] | {k}, total))
+            if needs + graph.held[k] <= room:
+                moves.append((*following, memory | {k}, total))
+        for *state, total in moves:
+            if total < costs.get((state[0], state[1], state[2]), float("inf")):
+                costs[state[0], state[1], state[2]] = total
+                heapq.heappush(heap, (total, state[0], state[1], tuple(sorted(state[2]))))
     return float("inf")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from checkmate_tf.graph import BACKWARD, FORWARD, LOSS, Graph
 
-__all__ = ["chain", "random_graphs", "resnet", "training", "transformer", "unet"]
+__all__ = ["chain", "paper_chain", "random_graphs", "resnet", "training", "transformer", "unet"]
 
 
 def training(
@@ -54,6 +54,18 @@ def training(
 def chain(n: int, **fields: object) -> Graph:
     """n unit layers, their loss and their gradients (each reads its layer's input and output)."""
     return training([[i - 1] if i else [] for i in range(n)], [1.0] * n, [1] * n, name=f"chain{n}", **fields)
+
+
+def paper_chain(layers: int = 8) -> Graph:
+    """The linear network of Checkmate's appendix A: n = 2 * layers + 1 nodes of unit cost and size.
+
+    Each node, the loss and the gradients too, reads the one before it, and the gradient node 2 * layers - i also the
+    layer i. No layer's gradient reads the layer's input.
+    """
+    n = 2 * layers + 1
+    inputs = [[i - 1] * (i > 0) + ([2 * layers - i] if i > layers else []) for i in range(n)]
+    kinds = [FORWARD] * layers + [LOSS] + [BACKWARD] * layers
+    return Graph(f"paper{layers}", [f"v{i}" for i in range(n)], np.array(kinds), np.ones(n), np.ones(n), inputs)
 
 
 def resnet(blocks: int = 58, seed: int = 0) -> Graph:

@@ -67,11 +67,11 @@ def findings(allocator_was_set: str, tell: Callable[[str], None] = lambda text: 
         },
     }
     tell("solvers")
-    from .licence import gurobi_licence
+    from ..solvers.gurobi import licence_details
 
     found["solvers"] = {
         "ortools": {"version": _version("ortools")},
-        "gurobi": {"version": _version("gurobipy"), **gurobi_licence()},
+        "gurobi": {"version": _version("gurobipy"), **licence_details()},
     }
     found["numba"] = _version("numba")
     found["cache"] = _attempt(_cache)

@@ -1,8 +1,11 @@
-"""Linear and integer programs behind one small interface: `(Milp, options) -> Solution`.
+"""Linear and integer programs behind one small interface: `solve_milp(milp, solver, limits) -> Solution`.
 
-Matrices are SciPy sparse, built once by the strategies. Solvers are imported when first used.
+Matrices are SciPy sparse, built once by the strategies. Solvers are imported when first used, each in a process of its
+own.
 """
 
+from .gurobi import gurobi_licence
 from .problem import Milp, Solution, safe_bound
+from .solve import SOLVERS, check_solver, solve_milp
 
-__all__ = ["Milp", "Solution", "safe_bound"]
+__all__ = ["SOLVERS", "Milp", "Solution", "check_solver", "gurobi_licence", "safe_bound", "solve_milp"]

@@ -6,27 +6,17 @@ NPZ file of plain arrays (no pickle); each better bound goes to standard output 
 
 from __future__ import annotations
 
-import json
-import logging
-import os
-import queue
-import subprocess
 import sys
-import tempfile
-import threading
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ..graph import Graph
+from .process import JsonProcess, keep_output, say
 
 __all__ = ["BoundProcess"]
 
-log = logging.getLogger(__name__)
 
-
-class BoundProcess:
+class BoundProcess(JsonProcess):
     """A running search for a lower bound.
 
     Parameters
@@ -42,79 +32,26 @@ class BoundProcess:
     Notes
     -----
     Use as a context manager: the process is ended on exit. Nothing is raised if it fails; there is no bound then.
+    Messages have "cost" (infinite if infeasible; bytes if there is a `max_cost`), "boundaries" and "kept" (rows as
+    lists).
     """
 
     def __init__(self, graph: Graph, budget_bytes: int, time_limit: float, max_cost: float | None = None) -> None:
-        self._lines: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self._process: subprocess.Popen[str] | None = None
-        self._folder = tempfile.TemporaryDirectory(prefix="checkmate_tf_")
-        path = Path(self._folder.name) / "graph.npz"
-        np.savez(
-            path,
-            kinds=graph.kinds,
-            costs=graph.costs,
-            sizes=graph.sizes,
-            workspace=graph.workspace,
-            until=graph.recompute_until,
-            edges=np.array(graph.edges, dtype=np.int64).reshape(-1, 2),
-            limits=np.array([graph.constant_bytes, budget_bytes], dtype=np.int64),
-            time_limit=time_limit,
-            max_cost=np.nan if max_cost is None else max_cost,
-        )
-        root = str(Path(__file__).resolve().parents[2])
-        # Appended, so that the folder which holds the package (often site-packages) shadows nothing.
-        paths = [os.environ.get("PYTHONPATH", ""), root]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(path)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                env=environment,
-                start_new_session=True,  # Ctrl-C is the parent's to handle
-            )
-        except OSError as error:
-            log.warning("no lower bound: the solver process did not start (%s)", error)
-            return
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._process is not None and self._process.stdout is not None
-        for line in self._process.stdout:
-            try:
-                message = json.loads(line)
-            except ValueError:
-                continue  # a solver's banner
-            if isinstance(message, dict) and "cost" in message:
-                self._lines.put(message)
-
-    @property
-    def running(self) -> bool:
-        """Whether more may come."""
-        return self._process is not None and (self._process.poll() is None or self._reader.is_alive())
-
-    def news(self) -> list[dict[str, Any]]:
-        """Messages since the last call: "cost" (infinite if infeasible; bytes if there is a `max_cost`), "boundaries", "kept" (rows as lists)."""
-        result = []
-        while not self._lines.empty():
-            result.append(self._lines.get())
-        return result
+        arrays = {
+            "kinds": graph.kinds,
+            "costs": graph.costs,
+            "sizes": graph.sizes,
+            "workspace": graph.workspace,
+            "until": graph.recompute_until,
+            "edges": np.array(graph.edges, dtype=np.int64).reshape(-1, 2),
+            "limits": np.array([graph.constant_bytes, budget_bytes], dtype=np.int64),
+            "time_limit": time_limit,
+            "max_cost": np.nan if max_cost is None else max_cost,
+        }
+        super().__init__(__name__, arrays)
 
     def __enter__(self) -> BoundProcess:
         return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._process is not None:
-            if self._process.poll() is None:
-                self._process.kill()
-            self._process.wait()
-            self._reader.join(1.0)
-            if self._process.stdout is not None:
-                self._process.stdout.close()
-        self._folder.cleanup()
 
 
 def main(path: str) -> None:
@@ -139,19 +76,11 @@ def main(path: str) -> None:
         )
         budget_bytes, time_limit = int(file["limits"][1]), float(file["time_limit"])
         max_cost = float(file["max_cost"])
-    if np.isnan(max_cost):
-        found = bounds(graph, budget_bytes, time_limit)
-    else:
-        found = peak_bounds(graph, max_cost, time_limit)
+    found = bounds(graph, budget_bytes, time_limit) if np.isnan(max_cost) else peak_bounds(graph, max_cost, time_limit)
     for bound in found:
-        message = {
-            "cost": bound.cost,
-            "boundaries": bound.boundaries.tolist(),
-            "kept": np.round(bound.kept, 3).tolist(),
-        }
-        sys.stdout.write(json.dumps(message) + "\n")
-        sys.stdout.flush()
+        say(cost=bound.cost, boundaries=bound.boundaries.tolist(), kept=np.round(bound.kept, 3).tolist())
 
 
 if __name__ == "__main__":
+    keep_output()
     main(sys.argv[1])

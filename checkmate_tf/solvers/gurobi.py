@@ -1,6 +1,6 @@
-"""Which Gurobi licence is here: `python -m checkmate_tf.cli.licence` prints "none", "size-limited" or "full", and why.
+"""Gurobi, the paper's solver, and which licence it has here.
 
-In a process of its own, since a licence server that does not answer would hang the caller.
+`python -m checkmate_tf.solvers.gurobi` prints "none", "size-limited" or "full", and why.
 """
 
 from __future__ import annotations
@@ -9,8 +9,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-__all__ = ["LIMIT", "gurobi_licence"]
+import numpy as np
+import scipy.sparse as sp
+
+from .problem import Milp, Report, Solution, safe_bound
+
+__all__ = ["LIMIT", "gurobi_licence", "licence_details", "solve"]
 
 LIMIT = 2_000
 """Variables and constraints that the licence in gurobipy's wheel allows."""
@@ -18,8 +24,13 @@ LIMIT = 2_000
 _TOO_LARGE = 10010
 
 
-def gurobi_licence(timeout: float = 30.0) -> dict[str, str]:
-    """Probe, and never fail.
+def gurobi_licence(timeout: float = 30.0) -> str:
+    """The licence found here: "none", "size-limited" (models of up to `LIMIT` variables and constraints) or "full"."""
+    return licence_details(timeout)["licence"]
+
+
+def licence_details(timeout: float = 30.0) -> dict[str, str]:
+    """Probe, and never fail. In a process of its own: a licence server that does not answer would hang the caller.
 
     Returns
     -------
@@ -69,6 +80,68 @@ def probe() -> None:
     except Exception as error:  # noqa: BLE001 - a licence can fail in any way; that is the finding
         found = {"licence": "none", "detail": f"{type(error).__name__}: {error}"}
     sys.stdout.write(json.dumps(found) + "\n")
+
+
+def solve(
+    milp: Milp, time_limit: float, gap: float = 0.0, start: np.ndarray | None = None, report: Report | None = None
+) -> Solution:
+    """Solve with Gurobi; see `solvers.solve_milp`.
+
+    Raises
+    ------
+    ImportError
+        Without gurobipy.
+    gurobipy.GurobiError
+        If there is no licence, or none for a program of this size.
+    """
+    import gurobipy as gp
+
+    with gp.Env(empty=True) as env:
+        for key, value in {"OutputFlag": 0, "TimeLimit": time_limit, "MIPGap": gap, "MIPGapAbs": 0.0}.items():
+            env.setParam(key, value)
+        env.start()
+        with gp.Model(env=env) as model:
+            return _solve(model, gp, milp, start, report)
+
+
+def _solve(model: Any, gp: Any, milp: Milp, start: np.ndarray | None, report: Report | None) -> Solution:
+    mixed = milp.integer is not None and bool(milp.integer.any())
+    kinds = np.where(milp.integer, "I", "C") if milp.integer is not None else "C"
+    x = model.addMVar(len(milp.objective), lb=milp.lower, ub=milp.upper, obj=milp.objective, vtype=kinds)
+    model.ObjCon = milp.constant
+    # A row with two sides becomes two, unless they are equal.
+    equal = milp.row_lower == milp.row_upper
+    below, above = np.isfinite(milp.row_upper) & ~equal, np.isfinite(milp.row_lower) & ~equal
+    parts = [(equal, "=", milp.row_upper), (below, "<", milp.row_upper), (above, ">", milp.row_lower)]
+    matrix = sp.csr_matrix(milp.matrix)
+    rows = [(use, model.addMConstr(matrix[use], x, sense, side[use])) for use, sense, side in parts if use.any()]
+    if start is not None:
+        x.Start = start
+
+    def told(m: Any, where: int) -> None:
+        if report is None:
+            return
+        if where == gp.GRB.Callback.MIPSOL:
+            found = np.array(m.cbGetSolution(m.getVars()))
+            report(found, float(m.cbGet(gp.GRB.Callback.MIPSOL_OBJBND)))
+        elif where == gp.GRB.Callback.MIP:
+            report(None, float(m.cbGet(gp.GRB.Callback.MIP_OBJBND)))
+
+    model.optimize(told)
+    if model.Status in (gp.GRB.INFEASIBLE, gp.GRB.INF_OR_UNBD):  # all variables are bounded
+        return Solution("infeasible", None, np.inf, np.inf)
+    found = np.array(x.X) if model.SolCount else None
+    if mixed:
+        bound = float(model.ObjBound)
+    else:
+        duals = np.zeros(len(milp.row_lower))
+        if model.Status == gp.GRB.OPTIMAL:
+            for use, row in rows:
+                duals[use] += row.Pi
+        bound = safe_bound(milp, duals)
+    status = "optimal" if model.Status == gp.GRB.OPTIMAL else "feasible" if found is not None else "unknown"
+    objective = float(milp.objective @ found) + milp.constant if found is not None else np.inf
+    return Solution(status, found, objective, bound if bound > -1e99 else -np.inf)
 
 
 if __name__ == "__main__":

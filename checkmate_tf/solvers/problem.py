@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Milp", "Solution", "safe_bound"]
+__all__ = ["Milp", "Report", "Solution", "safe_bound"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,12 +50,22 @@ class Solution:
         Of x; infinite without one.
     bound : float
         A proven lower bound; minus infinity without one, infinite if infeasible.
+    solver : str
+        Who solved it.
+    detail : str
+        What went wrong on the way, in words; empty if nothing did.
     """
 
     status: str
     x: NDArray[np.float64] | None
     objective: float
     bound: float
+    solver: str = ""
+    detail: str = ""
+
+
+Report = Callable[[NDArray[np.float64] | None, float], None]
+"""Called by a solver with a better x (or None) and its bound, as it goes."""
 
 
 def safe_bound(milp: Milp, duals: NDArray[np.float64]) -> float:

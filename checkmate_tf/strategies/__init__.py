@@ -17,6 +17,9 @@ Strategy = Callable[[Graph, int, SolveOptions], Schedule]
 STRATEGIES: dict[str, str] = {
     "checkmate": "checkmate:checkmate",
     "checkpoint-all": "baselines:checkpoint_all",
+    "lp-rounding": "rounding:lp_rounding",
+    "lp-rounding-random": "rounding:lp_rounding_random",
+    "milp": "milp:milp",
 }
 """Name of a strategy: module of this package and function in it."""
 

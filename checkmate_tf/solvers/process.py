@@ -1,0 +1,148 @@
+"""A solver in a process of its own, that tells what it finds as lines of JSON.
+
+A crash, a hang or a lack of memory there costs only the answers that had not come yet. Data goes as an NPZ file of
+plain arrays (no pickle) in a folder that both see and that is removed at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["JsonProcess", "keep_output", "say"]
+
+log = logging.getLogger(__name__)
+
+
+class JsonProcess:
+    """`python -m module FILE.npz`, running.
+
+    Parameters
+    ----------
+    module : str
+        Its name; what it prints with `say` becomes messages.
+    arrays : mapping of str to array
+        Written to the NPZ file.
+
+    Attributes
+    ----------
+    folder : Path
+        Of the NPZ file; for larger answers.
+
+    Notes
+    -----
+    Use as a context manager: the process is ended on exit. Nothing is raised if it does not start; there are no
+    messages then.
+    """
+
+    def __init__(self, module: str, arrays: Mapping[str, Any]) -> None:
+        self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._process: subprocess.Popen[str] | None = None
+        self._temporary = tempfile.TemporaryDirectory(prefix="checkmate_tf_")
+        self.folder = Path(self._temporary.name)
+        path = self.folder / "problem.npz"
+        np.savez(path, **arrays)
+        root = str(Path(__file__).resolve().parents[2])
+        # Appended, so that the folder which holds the package (often site-packages) shadows nothing.
+        paths = [os.environ.get("PYTHONPATH", ""), root]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, str(path)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                env=environment,
+                start_new_session=True,  # Ctrl-C is the parent's to handle
+            )
+        except OSError as error:
+            log.warning("the solver process did not start (%s)", error)
+            return
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process is not None and self._process.stdout is not None
+        for line in self._process.stdout:
+            try:
+                message = json.loads(line)
+            except ValueError:
+                continue  # a solver's banner
+            if isinstance(message, dict):
+                self._messages.put(message)
+        self._messages.put(None)
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process; None if it did not start."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether more may come."""
+        return self._process is not None and (self._process.poll() is None or self._reader.is_alive())
+
+    @property
+    def ending(self) -> str:
+        """How the process ended, in words; empty if as it should, or not yet."""
+        if self._process is None:
+            return "the solver's process did not start"
+        try:
+            code = self._process.wait(0.0 if self._reader.is_alive() else 1.0)
+        except subprocess.TimeoutExpired:
+            return ""
+        if not code:
+            return ""
+        return (
+            f"the solver's process was ended by signal {-code}" if code < 0 else f"the solver's process failed ({code})"
+        )
+
+    def news(self, wait: float = 0.0) -> list[dict[str, Any]]:
+        """Messages since the last call; waits up to `wait` seconds for one if there are none."""
+        result: list[dict[str, Any] | None] = []
+        if wait > 0 and self.running:
+            try:
+                result.append(self._messages.get(timeout=wait))
+            except queue.Empty:
+                return []
+        while not self._messages.empty():
+            result.append(self._messages.get())
+        return [message for message in result if message is not None]
+
+    def __enter__(self) -> JsonProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            if self._process.poll() is None:
+                self._process.kill()
+            self._process.wait()
+            self._reader.join(1.0)
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+        self._temporary.cleanup()
+
+
+def say(**message: Any) -> None:
+    """In the child: tell the parent."""
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+def keep_output() -> None:
+    """In the child: keep standard output for `say`. Libraries that write to it would break lines in two."""
+    sys.stdout.flush()
+    sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)

@@ -1,0 +1,114 @@
+"""The process that `solve_milp` starts: `python -m checkmate_tf.solvers.worker PROBLEM.npz`.
+
+Messages: {"bound": b} and {"x": "file.npy", "bound": b} on the way, then {"status": s, "x": ..., "bound": b}, or
+{"unavailable": why} if the solver cannot serve this program here, or {"failed": why}.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from .problem import Milp, Solution
+from .process import keep_output, say
+
+_PAUSE = 0.2  # seconds between two reports of a bound
+
+
+class _Teller:
+    """Tells of better points and bounds, not more often than anyone reads."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.count = folder, 0
+        self.bound, self.told = -np.inf, 0.0
+
+    def __call__(self, x: NDArray[np.float64] | None, bound: float) -> None:
+        if x is not None:
+            self.bound = max(self.bound, bound)
+            say(x=self.save(x), bound=self.bound)
+        elif bound > self.bound and time.monotonic() - self.told > _PAUSE:
+            self.bound, self.told = bound, time.monotonic()
+            say(bound=bound)
+
+    def save(self, x: NDArray[np.float64]) -> str:
+        """Write a point; the name of its file, which exists once it is whole."""
+        self.count += 1
+        name = f"x{self.count}.npy"
+        part = self.folder / "part.npy"
+        np.save(part, x)
+        part.rename(self.folder / name)
+        return name
+
+
+def run(path: Path) -> None:
+    """Solve and tell."""
+    with np.load(path, allow_pickle=False) as file:
+        fields = {key: file[key] for key in file.files}
+    if fields["memory_limit"] > 0:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (int(fields["memory_limit"]),) * 2)
+    matrix = sp.csr_matrix((fields["data"], fields["indices"], fields["indptr"]), shape=tuple(fields["shape"]))
+    columns = ("objective", "row_lower", "row_upper", "lower", "upper")
+    c, row_lower, row_upper, lower, upper = (fields[key] for key in columns)
+    integer = fields["integer"] if fields["integer"].any() else None
+    milp = Milp(c, matrix, row_lower, row_upper, lower, upper, float(fields["constant"]), integer)
+    start = fields["start"] if fields["start"].size else None
+    tell = _Teller(path.parent)
+    method, gap = str(fields["method"]), float(fields["gap"])
+    left = float(fields["until"]) - time.time()
+    if left > 0:
+        try:
+            solution = _solve(milp, method, left, gap, start, tell)
+        except ModuleNotFoundError as error:
+            say(unavailable=f"it is not installed ({error})")
+            return
+        except ValueError as error:
+            say(unavailable=str(error))
+            return
+        say(status=solution.status, bound=solution.bound, x=None if solution.x is None else tell.save(solution.x))
+
+
+def _solve(
+    milp: Milp, method: str, left: float, gap: float, start: NDArray[np.float64] | None, tell: _Teller
+) -> Solution:
+    if method == "gurobi":
+        from . import gurobi
+
+        try:
+            return gurobi.solve(milp, left, gap, start, tell)
+        except Exception as error:
+            if type(error).__name__ != "GurobiError":
+                raise
+            raise ValueError(str(error)) from error
+    if method == "cp-sat":
+        from . import cpsat
+
+        return cpsat.solve(milp, left, gap, start, tell)
+    if method in ("glop", "pdlp"):
+        from . import ortools
+
+        return ortools.solve(milp, method, left)
+    from . import mathopt
+
+    return mathopt.solve(milp, method, left, gap, start, tell)
+
+
+def main(path: str) -> None:
+    """Solve; failures are told, too."""
+    keep_output()
+    try:
+        run(Path(path))
+    except MemoryError:
+        say(failed="it ran out of memory")
+    except Exception as error:  # noqa: BLE001 - whatever goes wrong in a solver is the parent's to know
+        say(failed=f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

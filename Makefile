@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SOLVER_TESTS := tests/test_bound.py tests/test_lifetimes.py tests/test_milp.py
 STAMP := $(VENV)/.installed
 
 .PHONY: demo test lint bench clean
@@ -23,8 +24,8 @@ lint: $(STAMP)
 
 # OR-Tools solves in a process without TensorFlow (with it, it can crash): as the package does, so do its tests.
 test: lint
-	$(BIN)/python -m pytest tests/test_bound.py tests/test_milp.py
-	$(BIN)/python -m pytest --ignore=tests/test_bound.py --ignore=tests/test_milp.py
+	$(BIN)/python -m pytest $(SOLVER_TESTS)
+	$(BIN)/python -m pytest $(SOLVER_TESTS:%=--ignore=%)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/budget_holds.py --full

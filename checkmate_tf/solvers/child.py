@@ -7,6 +7,7 @@ NPZ file of plain arrays (no pickle); each better bound goes to standard output 
 from __future__ import annotations
 
 import sys
+import time
 
 import numpy as np
 
@@ -33,7 +34,7 @@ class BoundProcess(JsonProcess):
     -----
     Use as a context manager: the process is ended on exit. Nothing is raised if it fails; there is no bound then.
     Messages have "cost" (infinite if infeasible; bytes if there is a `max_cost`), "boundaries" and "kept" (rows as
-    lists).
+    lists), or "cost" and, from the exact program of a small graph, "sequence".
     """
 
     def __init__(self, graph: Graph, budget_bytes: int, time_limit: float, max_cost: float | None = None) -> None:
@@ -57,6 +58,9 @@ class BoundProcess(JsonProcess):
 def main(path: str) -> None:
     """Print each better bound as a line of JSON."""
     from ..strategies.bound import bounds, peak_bounds
+    from ..strategies.exact import exact
+
+    begun = time.perf_counter()
 
     with np.load(path, allow_pickle=False) as file:
         n = len(file["kinds"])
@@ -79,6 +83,9 @@ def main(path: str) -> None:
     found = bounds(graph, budget_bytes, time_limit) if np.isnan(max_cost) else peak_bounds(graph, max_cost, time_limit)
     for bound in found:
         say(cost=bound.cost, boundaries=bound.boundaries.tolist(), kept=np.round(bound.kept, 3).tolist())
+    left = time_limit - (time.perf_counter() - begun)
+    if np.isnan(max_cost) and left > 0:
+        exact(graph, budget_bytes, left, lambda cost, sequence: say(cost=cost, sequence=sequence))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ __all__ = ["checkmate"]
 
 log = logging.getLogger(__name__)
 
-_CLOSED = 1e-9
+_CLOSED = 1e-5  # relative: what the solvers' tolerances leave open
 _STALL = 5e-4  # of the base cost: an improvement below this in the last quarter of the time is not worth waiting for
 _PATIENCE = 3.0  # seconds at least
 _QUIET = 10.0  # seconds after which a bound that has not moved for half of the time is taken for done
@@ -74,17 +74,20 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
         try:
             for sequence in search(graph, budget_bytes, options.seed, take_sets):
                 now = time.perf_counter() - begun
-                if sequence is not None:
-                    found = evaluate(graph, plan_from_sequence(graph, sequence))
-                    if found.peak_bytes <= budget_bytes and found.cost < cost:
-                        best, cost = sequence, found.cost
-                        history.append((now, cost))
+                offers = [] if sequence is None else [sequence]
                 for news in process.news():
                     if float(news["cost"]) > lower + 0.1 * _STALL * graph.base_cost:
                         raised = now
                     lower = max(lower, float(news["cost"]))
-                    if news["kept"]:
+                    if news.get("kept"):
                         sets.append(KeepSet(np.array(news["boundaries"]), np.array(news["kept"])))
+                    if news.get("sequence"):
+                        offers.append(np.array(news["sequence"], dtype=np.int64))
+                for offer in offers:
+                    found = evaluate(graph, plan_from_sequence(graph, offer))
+                    if found.peak_bytes <= budget_bytes and found.cost < cost:
+                        best, cost = offer, found.cost
+                        history.append((now, cost))
                 gap = 1 - lower / cost if cost else 0.0
                 if options.progress and (now - told >= 1 or not told):
                     told = now
@@ -92,7 +95,7 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
                 if now >= options.time_limit or (best is None and lower == np.inf):
                     break
                 quiet = options.settle and (not process.running or (now > _QUIET and raised < 0.5 * now))
-                if best is not None and (gap <= options.gap or (quiet and _stalled(history, now, graph))):
+                if best is not None and (gap <= max(options.gap, _CLOSED) or (quiet and _stalled(history, now, graph))):
                     break
         except KeyboardInterrupt:
             if best is None:

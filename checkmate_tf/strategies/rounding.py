@@ -72,7 +72,7 @@ def lp_rounding(graph: Graph, budget_bytes: int, options: SolveOptions) -> Sched
     Raises
     ------
     InfeasibleBudgetError
-        If the relaxation has no solution, or the rounded schedule does not fit.
+        If the relaxation has no solution or none in time, or the rounded schedule does not fit.
     StrategyError
         If the solver asked for does not exist, is not installed, or cannot solve this program.
     """
@@ -156,13 +156,12 @@ def _strategy(graph: Graph, budget_bytes: int, options: SolveOptions, name: str,
     solution, S = _relaxed(graph, allowance, options, options.time_limit)
     if S is None:
         known = tightest(graph, least, min(_LEAST, options.time_limit), options.seed)[0]
-        why = (
-            "has no solution" if solution.status == "infeasible" else f"was not solved ({solution.detail or 'in time'})"
-        )
+        solved = solution.status == "infeasible"
+        why = "has no solution" if solved else f"was not solved ({solution.detail or 'in time'})"
         raise InfeasibleBudgetError(
             f"the linear relaxation {why} under {format_bytes(allowance)}, {1 - EPSILON:.0%} of the budget "
             f"{format_bytes(budget_bytes)}, so there is nothing to round; the least budget with a known schedule is "
-            f'{format_bytes(known)}; raise the budget, or use strategy="checkmate"',
+            f'{format_bytes(known)}; raise the {"budget" if solved else "time limit"}, or use strategy="checkmate"',
             budget_bytes, known, proven=False,
         )  # fmt: skip
     best, smallest = None, plain

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkmate_tf.errors import InfeasibleBudgetError, StrategyError
+from checkmate_tf.graph import Graph
 from checkmate_tf.plan import evaluate
 from checkmate_tf.schedule import Schedule, keep_all
 from checkmate_tf.solvers import Milp, cpsat, gurobi, mathopt, ortools, solve_milp
@@ -349,7 +350,7 @@ def test_an_interrupt_gives_the_start_or_goes_up():
         solve_milp(milp, "highs", 60.0, progress=interrupt)
 
 
-def test_incumbents_are_streamed():
+def test_bounds_only_rise():
     graph = paper_chain(8)
     program = problem9(graph, 4, integral=True)
     seen = []
@@ -357,6 +358,28 @@ def test_incumbents_are_streamed():
     assert solution.status == "optimal"
     assert solution.objective * graph.base_cost == pytest.approx(26.0)
     assert seen == sorted(seen)
+
+
+def test_points_are_streamed(monkeypatch):
+    """What a killed solver had found is not lost."""
+    graph = paper_chain(12)
+    program = problem9(graph, 5, integral=True)
+    monkeypatch.setattr(interface, "JsonProcess", Recorded)
+
+    def kill(_, objective, bound):
+        if np.isfinite(objective) and Recorded.last.running:
+            os.kill(Recorded.last.pid, signal.SIGKILL)
+
+    solution = solve_milp(program.milp, "cp-sat", 30.0, progress=kill)
+    R, S = program.unpack(solution.x)
+    assert Schedule(graph, R > 0.5, S > 0.5).peak_bytes <= 5
+    assert solution.bound <= solution.objective
+
+
+def test_highs_does_not_call_this_infeasible():
+    """The presolve of HiGHS 1.12 does; so it is asked again without."""
+    graph = Graph("apart", list("abcd"), np.zeros(4), np.zeros(4), np.array([0, 0, 1, 1]), [[], [], [], []])
+    assert mathopt.solve(problem9(graph, 2, partitioned=False).milp, "highs", 20.0).status == "optimal"
 
 
 def test_the_licence_is_one_of_three():

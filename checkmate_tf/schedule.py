@@ -49,7 +49,7 @@ class Schedule:
     def __post_init__(self) -> None:
         n = len(self.graph)
         for key in "RS":
-            matrix = np.array(getattr(self, key), dtype=bool)
+            matrix = np.array(getattr(self, key), dtype=bool, order="C")
             if matrix.shape != (n, n):
                 raise PlanError(f"{key} has shape {matrix.shape}, the graph has {n} nodes")
             matrix.setflags(write=False)
@@ -58,9 +58,12 @@ class Schedule:
             raise PlanError("R must be lower triangular with a full diagonal, S strictly lower triangular (8a-8c)")
         if (self.S[1:] & ~(self.S[:-1] | self.R[:-1])).any():
             raise PlanError("S keeps a value that is not in memory (1c)")
+        there = np.ascontiguousarray((self.R | self.S).T)
+        computed = np.ascontiguousarray(self.R.T)
         for j, row in enumerate(self.graph.inputs):
+            stages = np.flatnonzero(computed[j])
             for i in row:
-                if (self.R[:, j] & ~(self.R[:, i] | self.S[:, i])).any():
+                if not there[i, stages].all():
                     raise PlanError(f"{self.graph.names[j]} is computed without its input {self.graph.names[i]} (1b)")
 
     @cached_property
@@ -116,7 +119,7 @@ def schedule_from_sequence(graph: Graph, sequence: NDArray[np.int64] | list[int]
         If the order is not frontier-advancing, or repeats a node within a stage.
     """
     n = len(graph)
-    R, S = np.zeros((n, n), dtype=bool), np.zeros((n, n), dtype=bool)
+    R = np.zeros((n, n), dtype=bool)
     stage = 0
     for node in map(int, sequence):
         if stage >= n or node > stage or R[stage, node]:
@@ -126,14 +129,16 @@ def schedule_from_sequence(graph: Graph, sequence: NDArray[np.int64] | list[int]
     if stage < n:
         raise PlanError(f"{graph.names[stage]} is never computed")
     # A value is kept from its computation to its last reader before it is computed again.
+    stages = [np.flatnonzero(row) for row in np.ascontiguousarray(R.T)]
+    kept = np.zeros((n, n), dtype=bool)  # S, transposed
     for i in range(n):
-        made = np.flatnonzero(R[:, i])
+        made = stages[i]
         if not graph.users[i]:
-            S[made[-1] + 1 :, i] = True
+            kept[i, made[-1] + 1 :] = True
             continue
-        used = np.flatnonzero(R[:, list(graph.users[i])].any(axis=1))
+        used = np.unique(np.concatenate([stages[j] for j in graph.users[i]]))
         for this, after in zip(made, [*made[1:], n], strict=True):
-            reads = used[(used >= this) & (used < after)]
-            if reads.size:
-                S[this + 1 : reads[-1] + 1, i] = True
-    return Schedule(graph, R, S, **fields)  # type: ignore[arg-type]
+            last = np.searchsorted(used, after) - 1
+            if last >= 0 and used[last] >= this:
+                kept[i, this + 1 : used[last] + 1] = True
+    return Schedule(graph, R, kept.T, **fields)  # type: ignore[arg-type]

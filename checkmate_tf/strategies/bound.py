@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 
 _SMALL = 1e-6
 _SPREAD = 8  # boundaries to begin with where memory is what is bounded
+_GAP = 1e-5  # of the integer solver
 _TOLERANCE = 2e-6  # of the base cost: what the integer solver's tolerances may add to its bound
 
 
@@ -309,7 +310,7 @@ def _refine(
     most: int,
 ) -> Iterator[Bound]:
     """Solve, add boundaries where the relaxed schedule holds more than `room_of` its solution, and again."""
-    from ..solvers.ortools import solve
+    from ..solvers import mathopt, ortools
 
     begun = time.perf_counter()
     best, stalled = -np.inf, 0
@@ -324,8 +325,11 @@ def _refine(
             left = time_limit - (time.perf_counter() - begun)
             if left <= 0:
                 return
-            milp = relaxation.milp if method == "glop" else replace(relaxation.milp, integer=relaxation.integer)
-            solution = solve(milp, method, left if method == "glop" else min(left, max(2.0, 0.25 * time_limit)))
+            if method == "glop":
+                solution = ortools.solve(relaxation.milp, method, left)
+            else:
+                milp = replace(relaxation.milp, integer=relaxation.integer)
+                solution = mathopt.solve(milp, method, min(left, max(2.0, 0.25 * time_limit)), _GAP)
             value = solution.bound - (_TOLERANCE if method == "highs" else 0.0)
             log.debug(
                 "%s, %d boundaries: %s, bound %.6f, %.1f s", method, len(boundaries), solution.status, value,

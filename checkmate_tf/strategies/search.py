@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,20 +92,14 @@ class _Walk:
         self.rate = 2000.0  # simulations a second, measured as it goes
         self.scratch = buffers(len(graph))
         self.evictions = np.zeros(len(graph), dtype=np.int64)
-        self.variants = self._variants()
-        self.use(self.variants[0])
-
-    def _variants(self) -> list[Problem]:
-        """What may be recomputed, the likeliest first."""
-        fixed = flatten(self.graph, keep_sources=self.room / 1000)
-        every = flatten(self.graph)
-        none = flatten(self.graph, keep_sources=-1)
-        problems = [fixed]
-        problems += [p for p in (every, none) if not np.array_equal(p.uses, fixed.uses)]
-        backward = flatten(self.graph, recompute_backward=True, keep_sources=self.room / 1000)
-        if not np.array_equal(backward.evictable, fixed.evictable):
-            problems.append(backward)
-        return problems
+        source = room / 1000
+        self.recipes: list[dict[str, Any]] = [  # what may be recomputed, the likeliest first
+            {"keep_sources": source},
+            {},
+            {"keep_sources": -1},
+            {"recompute_backward": True, "keep_sources": source},
+        ]
+        self.use(flatten(graph, **self.recipes[0]))
 
     def use(self, problem: Problem) -> None:
         self.problem = problem
@@ -184,13 +179,15 @@ class _Walk:
     # -- the course of a search ------------------------------------------------------------------------------------
     def run(self, keep_sets: Callable[[], list[KeepSet]]) -> Iterator[NDArray[np.int64] | None]:
         pool: list[_State] = []
-        attempt = 0
-        variants = [p for p in self.variants if p.evictable.any()]
-        if not variants:
-            return
+        attempt, reached_any = 0, False  # whether any recipe leaves something to recompute
         while not pool:
-            self.use(variants[attempt % len(variants)])
-            pool = yield from self._begin(attempt)
+            if attempt:
+                self.use(flatten(self.graph, **self.recipes[attempt % len(self.recipes)]))
+            if self.movable.size:
+                pool = yield from self._begin(attempt)
+            elif attempt == len(self.recipes) - 1 and not reached_any:
+                return
+            reached_any |= bool(self.movable.size)
             attempt += 1
         for state in pool[:4]:
             yield from self._anneal(state, 1000, *self._heat(state, 0.1))
@@ -229,11 +226,11 @@ class _Walk:
             length = self._play(state)
             if length > 0:
                 pool.append(state)
-                sequence = self._offer(self.sequence[:length])
-                if sequence is not None:
-                    yield sequence
-            elif -length > reached:
+                yield self._offer(self.sequence[:length])
+                continue
+            if -length > reached:
                 furthest, reached = state, -length
+            yield None
         pool.sort(key=lambda s: s.extra)
         if pool or furthest is None or not self.movable.size:
             return pool

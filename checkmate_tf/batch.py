@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +26,7 @@ def max_batch_size(
     time_limit: float = 60.0,
     seed: int = 0,
     progress: Any = None,
+    verify: bool = False,
 ) -> MaxBatch:
     """The largest batch that trains in `memory` at a bounded cost, and a proven upper bound on it.
 
@@ -48,7 +50,13 @@ def max_batch_size(
     seed : int
         Of the search.
     progress : callable, optional
-        Called with (seconds, batch size, upper bound, upper bound over batch size - 1) about once a second.
+        Called with (seconds, batch size, upper bound, upper bound over batch size - 1) about once a second; while the
+        answer is verified after each trial, with the largest batch that trained and the largest that may.
+    verify : bool
+        For a compiled Keras model: train the answer in a child process that may take no more than `memory`, within 9%
+        less of it as budget for `compile`, and bisect down to the batch that trains (minutes). The result's `verified`
+        tells what was measured. The child loads the model from a temporary `.keras` file without running code from it;
+        for a model with classes of its own use the command line, `checkmate-tf max-batch file.py:function --verify`.
 
     Returns
     -------
@@ -57,11 +65,14 @@ def max_batch_size(
     Raises
     ------
     BudgetError
-        If `memory` cannot be read as a size.
+        If `memory` cannot be read as a size, or is to be tried for real and this machine has less.
     InfeasibleBudgetError
-        If not even one sample fits.
+        If not even one sample fits, or trains.
     ModelError, TraceError, DynamicShapeError, CostError
-        If the model has no graph of layers, or the limits make no sense.
+        If the model has no graph of layers, the limits make no sense, or a model to verify is not compiled or cannot
+        be saved and loaded.
+    KeyboardInterrupt
+        If nothing has trained yet when verification is interrupted.
 
     Examples
     --------
@@ -71,12 +82,36 @@ def max_batch_size(
     if size.size_bytes is None:
         raise BudgetError(f'memory is {memory!r}; give bytes or a size such as "16GB"')
     options = SolveOptions(time_limit=time_limit, seed=seed, progress=progress)
+    if not verify:
+        return _predict(model_or_graph, size.size_bytes, max_overhead, fixed_bytes, inputs, costs, options)
+    from .execute.trial import saved, try_for_real
+
+    begun = time.perf_counter()
+
+    def told(_: Any, low: int, high: int) -> None:
+        if progress is not None:
+            progress(time.perf_counter() - begun, float(low), float(high - 1), (high - 1) / max(low, 1) - 1)
+
+    with saved(model_or_graph) as source:
+        found = _predict(model_or_graph, size.size_bytes, max_overhead, fixed_bytes, inputs, costs, options)
+        return try_for_real(found, source, max_overhead, seed=seed, told=told)
+
+
+def _predict(
+    model_or_graph: Any,
+    memory_bytes: int,
+    max_overhead: float | str,
+    fixed_bytes: int | None,
+    inputs: bool,
+    costs: str,
+    options: SolveOptions,
+) -> MaxBatch:
     if isinstance(model_or_graph, Graph):
-        return max_batch(model_or_graph, size.size_bytes, max_overhead, fixed_bytes, options)
+        return max_batch(model_or_graph, memory_bytes, max_overhead, fixed_bytes, options)
     from .trace.layers import layer_graph
 
     graph = layer_graph(model_or_graph, 1, costs)
     fixed = 2 * graph.constant_bytes - layer_graph(model_or_graph, 2, costs).constant_bytes
     if not inputs:
         graph = replace(graph, constant_bytes=fixed)
-    return max_batch(graph, size.size_bytes, max_overhead, fixed, options)
+    return max_batch(graph, memory_bytes, max_overhead, fixed, options)

@@ -197,6 +197,16 @@ def max_batch(
     seed: Annotated[int, typer.Option(help="Of the search.")] = 0,
     input_shape: Annotated[str | None, typer.Option(help="For keras.applications, e.g. 96,96,3.")] = None,
     classes: Annotated[int | None, typer.Option(min=1, help="For keras.applications.")] = None,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify", help="Train the answer under that limit in a process of its own; less of it until it trains."
+        ),
+    ] = False,
+    optimizer: Annotated[str | None, typer.Option(help="To verify, if the model is not compiled: adam.")] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="To verify, if it is not compiled. Default: from its output.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Find the largest batch that trains in a memory at a bounded cost, with a proven upper bound.
@@ -206,7 +216,9 @@ def max_batch(
     from .console import guarded
     from .max_batch import MaxBatchCommand, run_max_batch
 
-    command = MaxBatchCommand(model, memory, costs, max_overhead, inputs, time_limit, seed, input_shape, classes, json)
+    command = MaxBatchCommand(
+        model, memory, costs, max_overhead, inputs, time_limit, seed, input_shape, classes, verify, optimizer, loss, json
+    )  # fmt: skip
     guarded(json, lambda: run_max_batch(command))
 
 

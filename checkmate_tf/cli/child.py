@@ -1,26 +1,19 @@
 """One training run of the demo, in a process of its own: `python -m checkmate_tf.cli.child '{"model": ...}'`.
 
-The allocator's limit is the environment's; what the run does comes as one JSON argument. Standard output carries one
-JSON message a line: `{"stage", "done", "total", "text"}` while it goes on, `{"planned"}` after `compile`, and one
-`{"result"}` or `{"failed"}` at the end.
+The allocator's limit is the environment's; what the run does comes as one JSON argument. For its messages see
+`execute.child`.
 """
 
 from __future__ import annotations
 
-import _thread
-import json
-import os
-import signal
-import sys
 import threading
 import time
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["OUT_OF_MEMORY", "Run"]
+from ..execute.child import say, serve, take_memory_in_one_piece, tell
 
-OUT_OF_MEMORY = 4
-"""Exit status of a run that TensorFlow ended for want of memory."""
+__all__ = ["Run"]
 
 SAMPLED_STEPS = 3
 """The last steps of a run are watched by a thread, so they are not timed."""
@@ -52,17 +45,6 @@ class Run:
     time_limit: float = 20.0
 
 
-def say(**message: Any) -> None:
-    """One message to the parent."""
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
-
-
-def tell(stage: str, done: float, total: float, text: str = "") -> None:
-    """Progress, as `compile` reports it."""
-    say(stage=stage, done=done, total=total, text=text)
-
-
 def digits(image_size: int, batch_size: int) -> Any:
     """Scikit-learn's 1,797 handwritten digits as a repeating tf.data.Dataset of (images, labels), in a fixed order.
 
@@ -81,18 +63,6 @@ def digits(image_size: int, batch_size: int) -> Any:
     data = tf.data.Dataset.from_tensor_slices((small, labels.astype("int64")))
     data = data.shuffle(len(small), seed=0).repeat().batch(batch_size, drop_remainder=True)
     return data.map(enlarge)
-
-
-def take_memory_in_one_piece() -> None:
-    """Make the CPU's allocator take all of its limit as one region, as a GPU's does, if it has a limit.
-
-    It would otherwise grow by regions of doubling size, and no tensor may span two of them: much of a limit is lost.
-    """
-    import tensorflow as tf
-
-    limit = int(os.environ.get("TF_CPU_BFC_MEM_LIMIT_IN_MB", "0")) * 2**20
-    if limit > 2**24:
-        tf.raw_ops.Empty(shape=[limit - 2**23], dtype=tf.uint8, init=False)  # freed at once; the region stays
 
 
 class Sampler:
@@ -222,49 +192,5 @@ def predicted(schedule: Any) -> dict[str, Any]:
     }
 
 
-def _first_cause(message: str) -> str:
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return next((line for line in lines if "OOM" in line or "memory" in line), lines[0] if lines else "")[:300]
-
-
-def follow_parent() -> None:
-    """End when the parent is gone: it holds the other end of standard input."""
-
-    def wait() -> None:
-        sys.stdin.buffer.read()
-        _thread.interrupt_main()
-        time.sleep(5.0)
-        os._exit(130)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
-def main() -> int:
-    """Run what the argument says; the exit status tells how it ended."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
-    follow_parent()
-    run = Run(**json.loads(sys.argv[1]))
-    try:
-        result = execute(run)
-    except KeyboardInterrupt:
-        return 130
-    except Exception as error:
-        import tensorflow as tf
-
-        if isinstance(error, tf.errors.ResourceExhaustedError):
-            say(failed="ResourceExhaustedError", text=_first_cause(str(error.message)))
-            return OUT_OF_MEMORY
-        from ..errors import CheckmateError
-
-        if isinstance(error, CheckmateError):
-            say(failed=type(error).__name__, text=str(error))
-            return 2
-        raise
-    say(result=result)
-    return 0
-
-
 if __name__ == "__main__":
-    status = main()
-    sys.stdout.flush()
-    os._exit(status)  # TensorFlow's own shutdown can hang after an out-of-memory
+    serve(lambda given: execute(Run(**given)))

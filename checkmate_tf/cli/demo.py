@@ -17,18 +17,18 @@ import json as jsonlib
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..execute.process import MARGIN, Outcome, Tell, run_child
 from ..units import format_bytes
 from .child import Run
 from .console import BadInput, print_json, stderr, stdout
-from .runs import Outcome, run_child
 
-__all__ = ["DEMO", "MARGIN", "QUICK", "SHARE", "Demo", "run_demo"]
+__all__ = ["DEMO", "QUICK", "SHARE", "Demo", "run_demo"]
 
-SHARE, MARGIN = 0.60, 0.10
+SHARE = 0.60
 ROOMS = (1.0, 0.75)  # if free memory lies in too small pieces for one plan, a second for less
 
 DEMO = Run("ResNet50", image_size=96, batch_size=32, steps=16)
@@ -86,7 +86,7 @@ def run_demo(output: Path, quick: bool, json: bool) -> None:
     images = f"{run.batch_size} images of {run.image_size} x {run.image_size}"
     console.print(f"[bold]{run.model}[/bold], {run.steps} steps of {images}: handwritten digits", highlight=False)
     with _progress(console) as follow:
-        reference = run_child(run, None, follow("1  plain, no limit"), output / "plain.log")
+        reference = _train(run, None, follow("1  plain, no limit"), output / "plain.log")
         if reference.result is None:
             raise BadInput(f"the plain run without a limit failed, so there is nothing to compare: {reference.failure}")
         peak = reference.result["peak_bytes"]
@@ -97,12 +97,12 @@ def run_demo(output: Path, quick: bool, json: bool) -> None:
             f"hard limit {format_bytes(limit_mib * 2**20)} (budget and {MARGIN:.0%})",
             highlight=False,
         )
-        plain = run_child(run, limit_mib, follow("2  plain, under the limit"), output / "plain-limited.log")
+        plain = _train(run, limit_mib, follow("2  plain, under the limit"), output / "plain-limited.log")
         console.print(f"plain under the limit: {_ending(plain)}", highlight=False, markup=False)
         for number, room in enumerate(ROOMS):
             wanted = replace(run, budget_bytes=int(room * budget))
             name = f"3  compiled, under the limit, budget {format_bytes(room * budget)}"
-            compiled = run_child(wanted, limit_mib, follow(name), output / f"compiled-{number + 1}.log")
+            compiled = _train(wanted, limit_mib, follow(name), output / f"compiled-{number + 1}.log")
             console.print(f"compiled under the limit: {_ending(compiled)}", highlight=False, markup=False)
             if not compiled.out_of_memory:
                 break
@@ -117,6 +117,10 @@ def run_demo(output: Path, quick: bool, json: bool) -> None:
         print_json(document)
     else:
         _show(demo)
+
+
+def _train(run: Run, limit_mib: int | None, tell: Tell, log: Path) -> Outcome:
+    return run_child(f"{__package__}.child", asdict(run), limit_mib, tell, log)
 
 
 def _check(output: Path) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..units import format_bytes, parse_budget
 from .console import BadInput, prepare_tensorflow, print_json, stderr, stdout
+
+if TYPE_CHECKING:
+    from ..execute.trial import Verified
+    from ..strategies.max_batch import MaxBatch
 
 __all__ = ["MaxBatchCommand", "parse_overhead", "run_max_batch"]
 
@@ -26,6 +30,9 @@ class MaxBatchCommand:
     seed: int
     input_shape: str | None
     classes: int | None
+    verify: bool
+    optimizer: str | None
+    loss: str | None
     json: bool
 
 
@@ -58,7 +65,7 @@ def run_max_batch(command: MaxBatchCommand) -> None:
         For bad input, and if not even one sample fits.
     """
     from ..batch import max_batch_size
-    from .models import load_model, parse_shape
+    from .models import compile_if_needed, load_model, parse_shape
 
     overhead = parse_overhead(command.max_overhead)
     parse_budget(command.memory)
@@ -70,11 +77,16 @@ def run_max_batch(command: MaxBatchCommand) -> None:
     if command.model.endswith(".json"):
         from ..interchange import read_graph
 
+        if command.verify:
+            raise BadInput(f"--verify trains the model for real, but {command.model!r} is a graph: give the model")
         source = read_graph(Path(command.model))
     else:
         prepare_tensorflow()
         with notes.status("loading the model", spinner="dots"):
             source, _ = load_model(command.model, shape, command.classes)
+        said = compile_if_needed(source, command.optimizer, command.loss) if command.verify else ""
+        if said:
+            notes.print(said, highlight=False, markup=False)
 
     def tell(seconds: float, batch: float, bound: float, _: float) -> None:
         notes.print(f"{seconds:5.1f} s  batch {batch:.0f}, at most {bound:.0f}", highlight=False)
@@ -89,7 +101,9 @@ def run_max_batch(command: MaxBatchCommand) -> None:
         seed=command.seed,
         progress=tell if sys.stderr.isatty() else None,
     )
-    schedule = found.schedule
+    if command.verify:
+        found = _verify(command, found, overhead, shape)
+    schedule, verified = found.schedule, found.verified
     if command.json:
         print_json(
             {
@@ -107,6 +121,7 @@ def run_max_batch(command: MaxBatchCommand) -> None:
                 "nodes": len(schedule.graph),
                 "seconds": found.seconds,
             }
+            | _figures(verified)
         )
         return
     proof = "proven largest" if found.status == "optimal" else f"proven: none above {found.upper_bound}"
@@ -116,3 +131,47 @@ def run_max_batch(command: MaxBatchCommand) -> None:
         highlight=False,
         soft_wrap=True,
     )
+    if verified is not None:
+        stdout().print(
+            f"batch {verified.batch_size} trained for real in that memory: measured peak "
+            f"{format_bytes(verified.peak_bytes)}, {verified.overhead:.1%} more computation, "
+            f"{verified.step_seconds:.2f} s a step, {len(verified.probes)} trials",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def _verify(
+    command: MaxBatchCommand, found: MaxBatch, overhead: float | str, shape: tuple[int, ...] | None
+) -> MaxBatch:
+    """Try it for real, with a line for each trial and what goes on meanwhile."""
+    from rich.markup import escape
+
+    from ..execute.trial import Probe, Source, try_for_real
+
+    notes = stderr()
+    source = Source(command.model, shape, command.classes, command.optimizer, command.loss)
+    with notes.status(f"batch {found.batch_size}: starting", spinner="dots") as status:
+
+        def tell(stage: str, done: float, total: float, text: str) -> None:
+            status.update(escape(f"{stage} {text}".rstrip()))
+
+        def told(probe: Probe, low: int, high: int) -> None:
+            line = f"batch {probe.batch_size}: {probe.ending} ({probe.seconds:.0f} s)"
+            notes.print(line, highlight=False, markup=False, soft_wrap=True)
+
+        return try_for_real(found, source, overhead, seed=command.seed, tell=tell, told=told)
+
+
+def _figures(verified: Verified | None) -> dict[str, Any]:
+    """What was measured, for JSON."""
+    if verified is None:
+        return {}
+    return {
+        "verified_batch_size": verified.batch_size,
+        "verified_peak_bytes": verified.peak_bytes,
+        "verified_step_seconds": verified.step_seconds,
+        "verified_overhead": verified.overhead,
+        "verified_budget_bytes": verified.budget_bytes,
+        "probes": [asdict(probe) | {"trained": probe.trained} for probe in verified.probes],
+    }

@@ -31,6 +31,7 @@ from ..trace.step import TracedStep, trace_step
 from ..units import Budget, format_bytes, parse_budget
 from .emit import emit
 from .measure import HOW_TO_MEASURE, Device, captured_variables, find_device, measure_peak
+from .spec import example
 
 __all__ = ["PlanOptions", "PlannedStep", "plan_again", "plan_step", "step_graph"]
 
@@ -362,7 +363,7 @@ def _solve(graph: Graph, target: int, options: PlanOptions, seconds: dict[str, f
 
 
 def _measure(program: Program, plan: Plan, limit_bytes: int, device: Device) -> int | None:
-    batch = [_example(program.static.tensors[id(t)]) for t in program.step.inputs]
+    batch = [example(program.static.tensors[id(t)]) for t in program.step.inputs]
     specs = [tf.TensorSpec(t.shape, t.dtype) for t in program.step.inputs]
     function = tf.function(lambda *inputs: emit(program, plan, limit_bytes, inputs), autograph=False)
     concrete = function.get_concrete_function(*specs)
@@ -374,13 +375,6 @@ def _measure(program: Program, plan: Plan, limit_bytes: int, device: Device) -> 
     if peak is None:
         log.warning("a plan ran out of memory while it was measured: %s", reason)
     return peak
-
-
-def _example(t: tf.Tensor) -> tf.Tensor:
-    """Data of the right shape and type; its values do not matter for memory."""
-    if t.dtype.is_floating:
-        return tf.cast(tf.random.stateless_uniform(t.shape, [0, 0]), t.dtype)
-    return tf.zeros(t.shape, t.dtype)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from ..errors import BatchSizeError, DynamicShapeError, ModelError
 
-__all__ = ["batch_of", "data_spec", "open_batch", "spec_of_tensors"]
+__all__ = ["batch_of", "data_spec", "example", "open_batch", "spec_of_tensors"]
 
 _ASK = "give batch_size=, input_spec= (tf.TensorSpecs with a batch dimension) or data= (arrays or a tf.data.Dataset)"
 
@@ -82,6 +82,13 @@ def open_batch(spec: Any) -> Any:
         return tf.TensorSpec([None, *t.shape[1:]] if t.shape.rank else [], t.dtype)
 
     return tf.nest.map_structure(opened, spec)
+
+
+def example(t: Any) -> tf.Tensor:
+    """Data of the shape and type of a tensor or a spec; its values do not matter for memory."""
+    if t.dtype.is_floating:
+        return tf.cast(tf.random.stateless_uniform(t.shape, [0, 0]), t.dtype)
+    return tf.zeros(t.shape, t.dtype)
 
 
 def batch_of(spec: Any) -> int | None:

@@ -17,6 +17,9 @@ from .search import search
 __all__ = ["infeasible", "infeasible_plain", "minimum_budget", "proven_minimum", "tightest"]
 
 
+_SECONDS_A_NODE = 1e-4  # to look for a schedule, at least
+
+
 def proven_minimum(graph: Graph) -> tuple[int, int]:
     """Bytes, constants included, that every schedule needs (working set and pinned values), and the node that does."""
     needed = pinned_bytes(graph)
@@ -56,8 +59,9 @@ def tightest(graph: Graph, low: int, time_limit: float, seed: int = 0) -> tuple[
     high = evaluate(graph, plan_from_sequence(graph, best)).peak_bytes
     fails = low - 1
     while high - fails > max(1, high // 500) and (left := time_limit - (time.perf_counter() - begun)) > 0:
-        ask = low if fails < low else (fails + high) // 2
-        sequence = _first(graph, ask, min(left, time_limit / 8), seed)
+        near = fails < low and high <= 1.25 * low  # worth asking for what is proven to be needed
+        ask = low if near else min(int(np.sqrt(float(max(fails, low)) * high)), high - 1)
+        sequence = _first(graph, ask, min(left, max(time_limit / 8, _SECONDS_A_NODE * len(graph))), seed)
         if sequence is None:
             fails = ask
         else:

@@ -16,6 +16,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,9 @@ from ..units import format_bytes
 from .feasible import proven_minimum
 from .options import SolveOptions
 from .search import KeepSet, search
+
+if TYPE_CHECKING:
+    from ..execute.trial import Verified
 
 __all__ = ["MaxBatch", "cost_limit", "max_batch", "scaled"]
 
@@ -56,6 +60,8 @@ class MaxBatch:
     max_cost : float
         The cost limit for that batch, in the graph's unit.
     seconds : float
+    verified : Verified or None
+        What trained in that memory for real, if it was tried; all else here is the prediction.
     """
 
     batch_size: int
@@ -65,6 +71,7 @@ class MaxBatch:
     fixed_bytes: int
     max_cost: float
     seconds: float
+    verified: Verified | None = None
 
     @property
     def status(self) -> str:

@@ -146,3 +146,10 @@ def test_the_child_process_reports_and_ends():
 def test_checkmate_is_the_default():
     assert checkmate.checkmate is not None
     assert solve(chain(3), 100).strategy == "checkmate"
+
+
+def test_a_solver_without_memory_costs_only_the_bound():
+    graph = resnet(4)
+    options = SolveOptions(time_limit=2.0, gap=0.0, memory_limit=1 << 20)
+    schedule = solve(graph, int(0.8 * peak(graph)), options=options)
+    assert schedule.lower_bound == graph.base_cost and schedule.peak_bytes <= 0.8 * peak(graph)

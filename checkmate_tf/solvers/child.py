@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 from ..graph import Graph
-from .process import JsonProcess, keep_output, say
+from .process import JsonProcess, keep_output, limit_memory, say
 
 __all__ = ["BoundProcess"]
 
@@ -27,6 +27,8 @@ class BoundProcess(JsonProcess):
         Constants included.
     time_limit : float
         Seconds.
+    memory_limit : int, optional
+        Bytes of address space that the process may have; beyond, it ends with what it has told.
     max_cost : float, optional
         Bound the peak of schedules that cost no more than this, instead of the cost of those that fit the budget.
 
@@ -37,7 +39,14 @@ class BoundProcess(JsonProcess):
     lists), or "cost" and, from the exact program of a small graph, "sequence".
     """
 
-    def __init__(self, graph: Graph, budget_bytes: int, time_limit: float, max_cost: float | None = None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        budget_bytes: int,
+        time_limit: float,
+        memory_limit: int | None = None,
+        max_cost: float | None = None,
+    ) -> None:
         arrays = {
             "kinds": graph.kinds,
             "costs": graph.costs,
@@ -47,6 +56,7 @@ class BoundProcess(JsonProcess):
             "edges": np.array(graph.edges, dtype=np.int64).reshape(-1, 2),
             "limits": np.array([graph.constant_bytes, budget_bytes], dtype=np.int64),
             "time_limit": time_limit,
+            "memory_limit": memory_limit or 0,
             "max_cost": np.nan if max_cost is None else max_cost,
         }
         super().__init__(__name__, arrays)
@@ -80,6 +90,7 @@ def main(path: str) -> None:
         )
         budget_bytes, time_limit = int(file["limits"][1]), float(file["time_limit"])
         max_cost = float(file["max_cost"])
+        limit_memory(int(file["memory_limit"]))
     found = bounds(graph, budget_bytes, time_limit) if np.isnan(max_cost) else peak_bounds(graph, max_cost, time_limit)
     for bound in found:
         say(cost=bound.cost, boundaries=bound.boundaries.tolist(), kept=np.round(bound.kept, 3).tolist())

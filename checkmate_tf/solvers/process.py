@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["JsonProcess", "keep_output", "say"]
+__all__ = ["JsonProcess", "keep_output", "limit_memory", "say"]
 
 log = logging.getLogger(__name__)
 
@@ -146,3 +146,11 @@ def keep_output() -> None:
     sys.stdout.flush()
     sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+
+
+def limit_memory(most_bytes: int) -> None:
+    """In the child: let it have no more address space than this; 0 for no limit."""
+    if most_bytes > 0:
+        import resource  # not on Windows
+
+        resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))

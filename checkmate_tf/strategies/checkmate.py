@@ -69,7 +69,7 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
         sets.clear()
         return taken
 
-    with BoundProcess(graph, budget_bytes, options.time_limit) as process:
+    with BoundProcess(graph, budget_bytes, options.time_limit, options.memory_limit) as process:
         told = raised = 0.0
         try:
             for sequence in search(graph, budget_bytes, options.seed, take_sets):

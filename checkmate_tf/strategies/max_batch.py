@@ -198,7 +198,7 @@ class _Chase:
         options = self.options
         if self.batch >= self.upper:
             return
-        with BoundProcess(self.graph, 0, options.time_limit, self.limit) as process:
+        with BoundProcess(self.graph, 0, options.time_limit, options.memory_limit, self.limit) as process:
             patience, failed = _SLICE, 0.0  # failed: the highest peak that the search did not reach
             try:
                 while self._elapsed() < options.time_limit and self.batch < self.upper:

@@ -1,0 +1,164 @@
+"""How good are the schedules, how tight the bounds, and how soon? The default strategy on layer graphs, FLOP costs.
+
+For each network and budget (a share of the no-remat peak, constants left out): overhead, proven bound, gap (cost over
+bound, minus 1), seconds to the first schedule, to within 1% of the bound, and in all, and the most memory that the
+solving processes took. One child process a cell, so that memory is the cell's own.
+
+    python benchmarks/solve_quality.py                 # 20 s a cell at most, four budgets
+    python benchmarks/solve_quality.py --full          # 60 s, seven budgets; resumes what is in the output folder
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+NETWORKS = (
+    "VGG16", "VGG19", "U-Net", "FCN8", "SegNet", "MobileNet", "ResNet50", "DenseNet121", "DenseNet201", "transformer",
+    "transformer-op",
+)  # fmt: skip
+BUDGETS = (90, 70, 50, 40, 30, 20, 15)
+QUICK_BUDGETS = (50, 30, 20, 15)
+WITHIN = 0.01
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help="seven budgets, 60 s a cell")
+    parser.add_argument("--networks", nargs="*", choices=NETWORKS, help="only these")
+    parser.add_argument("--budgets", nargs="*", type=int, help="percent")
+    parser.add_argument("--time-limit", type=float, help="seconds a cell")
+    parser.add_argument("--gap", type=float, default=0.0, help="stop at this gap (default: when proven optimal)")
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/solve_quality"))
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        print("RESULT " + json.dumps(solve_cell(json.loads(options.child))), flush=True)
+        return
+    limit = options.time_limit or (60.0 if options.full else 20.0)
+    options.output.mkdir(parents=True, exist_ok=True)
+    for name in options.networks or NETWORKS:
+        graph = graph_file(options.output, name)
+        for percent in options.budgets or (BUDGETS if options.full else QUICK_BUDGETS):
+            cell = run(options.output, graph, name, percent, limit, options.gap)
+            print(f"{name} {percent}%: {json.dumps(cell)}", flush=True)
+    write_table(options.output)
+
+
+def graph_file(output: Path, name: str) -> Path:
+    """The network's graph in the interchange format, made if it is not there."""
+    path = output / f"graph-{name}.json"
+    if not path.exists():
+        from models import MODELS, graph_of
+
+        from checkmate_tf.interchange import write_graph
+
+        network = name.removesuffix("-op")
+        if name == network:
+            write_graph(graph_of(name), path)
+        else:
+            from checkmate_tf.execute.keras import op_graph
+
+            model = MODELS[network]()
+            model.compile(optimizer="adam", loss="sparse_categorical_crossentropy")
+            write_graph(op_graph(model, 1, "flops"), path)
+    return path
+
+
+def run(output: Path, graph: Path, name: str, percent: int, limit: float, gap: float) -> dict:
+    """Solve a cell in a child process, or read what an earlier run left."""
+    path = output / f"cell-{name}-{percent}.json"
+    if path.exists():
+        return json.loads(path.read_text())
+    request = {"graph": str(graph), "network": name, "percent": percent, "time_limit": limit, "stop_gap": gap}
+    command = [sys.executable, __file__, "--child", json.dumps(request)]
+    child = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = [line for line in child.stdout.splitlines() if line.startswith("RESULT ")]
+    if not lines:
+        return {**request, "failed": child.stderr.strip().splitlines()[-3:]}
+    result = {**request, **json.loads(lines[-1][7:])}
+    path.write_text(json.dumps(result, indent=1))
+    return result
+
+
+def solve_cell(request: dict) -> dict:
+    """What the child does."""
+    import resource
+
+    from checkmate_tf.errors import InfeasibleBudgetError
+    from checkmate_tf.interchange import read_graph
+    from checkmate_tf.schedule import keep_all
+    from checkmate_tf.strategies import SolveOptions, solve
+
+    graph = read_graph(request["graph"])
+    peak = keep_all(graph).peak_bytes - graph.constant_bytes
+    budget = graph.constant_bytes + peak * request["percent"] // 100
+    first = within = None
+
+    def progress(seconds: float, cost: float, bound: float, _: float) -> None:
+        nonlocal first, within
+        if first is None and math.isfinite(cost):
+            first = seconds
+        if within is None and cost <= (1 + WITHIN) * bound:
+            within = seconds
+
+    options = SolveOptions(time_limit=request["time_limit"], gap=request["stop_gap"], progress=progress)
+    begun = time.perf_counter()
+    try:
+        schedule = solve(graph, budget, "checkmate", options)
+    except InfeasibleBudgetError as error:
+        seconds = time.perf_counter() - begun
+        return {
+            "nodes": len(graph), "infeasible": error.proven, "least_bytes": error.minimum_bytes, "seconds": seconds
+        }  # fmt: skip
+    seconds = time.perf_counter() - begun
+    bound = max(schedule.lower_bound, graph.base_cost)
+    closed = schedule.cost <= (1 + WITHIN) * bound
+    memory = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return {
+        "nodes": len(graph),
+        "edges": len(graph.edges),
+        "overhead": schedule.overhead,
+        "bound": bound / graph.base_cost - 1,
+        "gap": schedule.cost / bound - 1,
+        "status": schedule.status,
+        "first_seconds": seconds if first is None else first,
+        "within_seconds": (seconds if within is None else within) if closed else None,
+        "seconds": seconds,
+        "solver_bytes": memory * 1024,
+    }
+
+
+def write_table(output: Path) -> None:
+    """A CSV and a Markdown table of all cells in the folder."""
+    import pandas as pd
+
+    cells = [json.loads(p.read_text()) for p in output.glob("cell-*.json")]
+    cells.sort(key=lambda c: (NETWORKS.index(c["network"]), -c["percent"]))
+    lines = [
+        "| network, nodes | budget | overhead | proven bound | gap | first / within 1% / in all | memory |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for c in cells:
+        head = f"| {c['network']}, {c['nodes']} | {c['percent']}% "
+        if "overhead" not in c:
+            why = "infeasible, proven" if c["infeasible"] else "none found"
+            lines.append(f"{head}| {why} | | | {c['seconds']:.1f} s | |")
+            continue
+        within = "-" if c["within_seconds"] is None else f"{c['within_seconds']:.1f}"
+        lines.append(
+            f"{head}| {c['overhead']:.4%} | {c['bound']:.4%} | {c['gap']:.3%} | "
+            f"{c['first_seconds']:.1f} / {within} / {c['seconds']:.1f} s | {c['solver_bytes'] / 1e6:.0f} MB |"
+        )
+    (output / "table.md").write_text("\n".join(lines) + "\n")
+    pd.DataFrame(cells).drop(columns=["graph"]).to_csv(output / "cells.csv", index=False)
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

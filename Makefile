@@ -29,6 +29,7 @@ test: lint
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/budget_holds.py --full
+	$(BIN)/python benchmarks/max_batch_size.py --full
 
 clean:
 	rm -rf $(VENV) build *.egg-info demo-output

@@ -8,8 +8,8 @@ have a padding layer before and a batch normalisation after, and no ReLU.
 
 Run it to print, for each network, the graph, and the largest batch on a V100 without recomputation.
 
-**Costs** are those of the artifact. Where normalisation and additions are free ("multiply-adds"), so is recomputing them: half
-the peak of ResNet50 then costs nothing, against 0.28% (proved: at least 0.27%) with the artifact's.
+**Costs** are those of the artifact. Where normalisation and additions are free ("multiply-adds"), so is recomputing
+them: half the peak of ResNet50 then costs nothing, against 0.28% (proved: at least 0.27%) with the artifact's.
 
 **Three ways to count memory.** Our evaluator frees a value after its last reader. Checkmate's checkpoint-all holds
 every forward value up to the last stage, and its artifact leaves twice the room for parameters and their gradients
@@ -107,10 +107,10 @@ def fcn_scores(x: keras.KerasTensor) -> keras.KerasTensor:
     return L.Conv2D(CLASSES, 1)(x)
 
 
-def fcn8() -> keras.Model:
-    """FCN-8s with a VGG16 encoder: scores of levels 5, 4 and 3, enlarged by transposed convolutions and added."""
+def fcn8(encoder: Callable[[keras.KerasTensor], list[keras.KerasTensor]] = vgg_encoder) -> keras.Model:
+    """FCN-8s: scores of levels 5, 4 and 3, enlarged by transposed convolutions and added. VGG16 is its encoder."""
     image = keras.Input(IMAGE)
-    _, _, level3, level4, level5 = vgg_encoder(image)
+    _, _, level3, level4, level5 = encoder(image)
     x = fcn_scores(level5)
     for level in (level4, level3):
         enlarged = L.Conv2DTranspose(CLASSES, 4, strides=2, use_bias=False)(x)
@@ -153,6 +153,7 @@ MODELS: dict[str, Callable[[], keras.Model]] = {
     "U-Net": unet,
     "SegNet": segnet,
     "FCN8": fcn8,
+    "FCN8, plain encoder": lambda: fcn8(plain_encoder),
     "FCN32": fcn32,
     "transformer": transformer,
 }
@@ -190,7 +191,7 @@ def max_batch(peak_bytes: int, constant_bytes: int, memory_bytes: int = V100_BYT
 
 def main() -> None:
     heads = f"{'nodes':>5} {'edges':>5} {'Gmacs':>7} {'2P MB':>6}"
-    print(f"{'':12} {heads}  max batch: {'ours':>5} {'paper':>5} {'artifact':>8}")
+    print(f"{'':20} {heads}  max batch: {'ours':>5} {'paper':>5} {'artifact':>8}")
     for name, build in MODELS.items():
         model = build()
         graph = layer_graph(model, 1)
@@ -201,7 +202,7 @@ def main() -> None:
         peak = retained_peak_bytes(graph)
         paper, artifact = max_batch(peak, parameters), max_batch(peak, 2 * parameters)
         print(
-            f"{name:12} {len(graph):5} {len(graph.edges):5} {macs:7.2f} {parameters / 1e6:6.0f}  {ours:16} {paper:5} "
+            f"{name:20} {len(graph):5} {len(graph.edges):5} {macs:7.2f} {parameters / 1e6:6.0f}  {ours:16} {paper:5} "
             f"{artifact:8}   (inputs {inputs / 1e6:.2f} MB a sample)"
         )
         keras.backend.clear_session()

@@ -5,7 +5,7 @@ own.
 """
 
 from .gurobi import gurobi_licence
-from .problem import Milp, Solution, safe_bound
+from .problem import Milp, Products, Solution, safe_bound
 from .solve import SOLVERS, check_solver, solve_milp
 
-__all__ = ["SOLVERS", "Milp", "Solution", "check_solver", "gurobi_licence", "safe_bound", "solve_milp"]
+__all__ = ["SOLVERS", "Milp", "Products", "Solution", "check_solver", "gurobi_licence", "safe_bound", "solve_milp"]

@@ -16,10 +16,13 @@ import scipy.sparse as sp
 
 from .problem import Milp, Report, Solution, safe_bound
 
-__all__ = ["LIMIT", "gurobi_licence", "licence_details", "solve"]
+__all__ = ["LIMIT", "QUADRATIC_LIMIT", "gurobi_licence", "licence_details", "solve"]
 
 LIMIT = 2_000
 """Variables and constraints that the licence in gurobipy's wheel allows."""
+
+QUADRATIC_LIMIT = 200
+"""Variables that it allows where a row has products (measured with Gurobi 13.0; rows up to `LIMIT` still)."""
 
 _TOO_LARGE = 10010
 
@@ -114,6 +117,11 @@ def _solve(model: Any, gp: Any, milp: Milp, start: np.ndarray | None, report: Re
     below, above = np.isfinite(milp.row_upper) & ~equal, np.isfinite(milp.row_lower) & ~equal
     parts = [(equal, "=", milp.row_upper), (below, "<", milp.row_upper), (above, ">", milp.row_lower)]
     matrix = sp.csr_matrix(milp.matrix)
+    linear = np.ones(len(equal), dtype=bool)
+    if milp.products is not None:
+        linear = np.diff(sp.csr_matrix(milp.products.matrix).indptr) == 0
+        _add_products(model, gp, milp, x, [(use & ~linear, sense, side) for use, sense, side in parts])
+    parts = [(use & linear, sense, side) for use, sense, side in parts]
     rows = [(use, model.addMConstr(matrix[use], x, sense, side[use])) for use, sense, side in parts if use.any()]
     if start is not None:
         x.Start = start
@@ -142,6 +150,29 @@ def _solve(model: Any, gp: Any, milp: Milp, start: np.ndarray | None, report: Re
     status = "optimal" if model.Status == gp.GRB.OPTIMAL else "feasible" if found is not None else "unknown"
     objective = float(milp.objective @ found) + milp.constant if found is not None else np.inf
     return Solution(status, found, objective, bound if bound > -1e99 else -np.inf)
+
+
+def _add_products(model: Any, gp: Any, milp: Milp, x: Any, parts: list[tuple[np.ndarray, str, np.ndarray]]) -> None:
+    """Add the rows that have products: bilinear, so not convex."""
+    assert milp.products is not None
+    model.Params.NonConvex = 2
+    matrix, products = sp.csr_matrix(milp.matrix), sp.csr_matrix(milp.products.matrix)
+    variables = x.tolist()
+    factor = variables[milp.products.factor]
+    senses = {"=": gp.GRB.EQUAL, "<": gp.GRB.LESS_EQUAL, ">": gp.GRB.GREATER_EQUAL}
+    for use, sense, side in parts:
+        for r in np.flatnonzero(use).tolist():
+            row = gp.QuadExpr()
+            for j, value in zip(*_entries(matrix, r), strict=True):
+                row.addTerms(value, variables[j])
+            for j, value in zip(*_entries(products, r), strict=True):
+                row.addTerms(value, variables[j], factor)
+            model.addQConstr(row, senses[sense], float(side[r]))
+
+
+def _entries(matrix: Any, row: int) -> tuple[list[int], list[float]]:
+    cells = slice(matrix.indptr[row], matrix.indptr[row + 1])
+    return matrix.indices[cells].tolist(), matrix.data[cells].tolist()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Milp", "Report", "Solution", "safe_bound"]
+__all__ = ["Milp", "Products", "Report", "Solution", "safe_bound"]
+
+
+@dataclass(frozen=True, eq=False)
+class Products:
+    """What a row may have beyond linear terms: x[factor] (Q x), a row at a time.
+
+    Parameters
+    ----------
+    factor : int
+        The variable that all products share.
+    matrix : SciPy sparse, (rows, variables)
+        Q.
+    """
+
+    factor: int
+    matrix: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +41,8 @@ class Milp:
     constant : float
     integer : (variables,) bool, optional
         Default: none, a linear program.
+    products : Products, optional
+        Rows are then row_lower <= A x + x[factor] (Q x) <= row_upper. Only Gurobi serves such programs.
     """
 
     objective: NDArray[np.float64]
@@ -35,6 +53,7 @@ class Milp:
     upper: NDArray[np.float64]
     constant: float = 0.0
     integer: NDArray[np.bool_] | None = None
+    products: Products | None = None
 
 
 @dataclass(frozen=True, eq=False)

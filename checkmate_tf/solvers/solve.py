@@ -109,6 +109,10 @@ def _choose(milp: Milp, mixed: bool, solver: str) -> list[str]:
     """What to try, in order."""
     kind = "integer" if mixed else "linear"
     check_solver(solver)
+    if milp.products is not None:
+        if solver not in ("auto", "gurobi"):
+            raise StrategyError(f"solver {solver!r} does not solve programs with products of variables; gurobi does")
+        solver = "gurobi"
     if solver != "auto":
         package, *serves = SOLVERS[solver]
         if not serves[0 if mixed else 1]:
@@ -172,12 +176,20 @@ class _Answer:
     def _arrays(self, time_limit: float, gap: float, memory_limit: int | None) -> dict[str, Any]:
         milp, matrix = self.milp, sp.csr_matrix(self.milp.matrix)
         integer = np.zeros(0, dtype=bool) if milp.integer is None else milp.integer
+        products = {}
+        if milp.products is not None:
+            terms = sp.coo_matrix(milp.products.matrix)
+            products = {
+                "factor": milp.products.factor, "product_rows": terms.row, "product_columns": terms.col,
+                "product_values": terms.data,
+            }  # fmt: skip
         return {
             "data": matrix.data, "indices": matrix.indices, "indptr": matrix.indptr, "shape": np.array(matrix.shape),
             "objective": milp.objective, "row_lower": milp.row_lower, "row_upper": milp.row_upper,
             "lower": milp.lower, "upper": milp.upper, "constant": milp.constant, "integer": integer,
             "start": np.zeros(0) if self.x is None else self.x, "method": self.method, "gap": gap,
             "until": time.time() + time_limit, "memory_limit": memory_limit or 0,
+            **products,
         }  # fmt: skip
 
     def _take(self, message: dict[str, Any], process: JsonProcess) -> None:

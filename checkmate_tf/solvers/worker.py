@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from .problem import Milp, Solution
+from .problem import Milp, Products, Solution
 from .process import keep_output, say
 
 _PAUSE = 0.2  # seconds between two reports of a bound
@@ -57,7 +57,11 @@ def run(path: Path) -> None:
     columns = ("objective", "row_lower", "row_upper", "lower", "upper")
     c, row_lower, row_upper, lower, upper = (fields[key] for key in columns)
     integer = fields["integer"] if fields["integer"].any() else None
-    milp = Milp(c, matrix, row_lower, row_upper, lower, upper, float(fields["constant"]), integer)
+    products = None
+    if "factor" in fields:
+        cells = fields["product_values"], (fields["product_rows"], fields["product_columns"])
+        products = Products(int(fields["factor"]), sp.csr_matrix(cells, shape=matrix.shape))
+    milp = Milp(c, matrix, row_lower, row_upper, lower, upper, float(fields["constant"]), integer, products)
     start = fields["start"] if fields["start"].size else None
     tell = _Teller(path.parent)
     method, gap = str(fields["method"]), float(fields["gap"])

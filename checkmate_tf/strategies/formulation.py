@@ -61,6 +61,9 @@ class Formulation:
         Of FREE[t, i, k] for the edge (i, k), in the order of `graph.edges`; -1 where it is left out.
     unit_bytes : float
         Bytes in one unit of U.
+    balances, limits : (rows of each,) int
+        The rows of equations (2) and (3); those that hold U, workspace and `held` below the budget. Where a node has
+        neither, the upper bound of U does. `max_batch_quadratic` makes the budget, or the sizes, variable.
     """
 
     milp: Milp
@@ -71,6 +74,8 @@ class Formulation:
     U: _Ids
     free: _Ids
     unit_bytes: float
+    balances: _Ids
+    limits: _Ids
 
     def unpack(self, x: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """R and S as (n, n) arrays, as fractional as x is."""
@@ -179,10 +184,11 @@ def problem9(graph: Graph, budget_bytes: int, *, partitioned: bool = True, integ
     rows.put(row, R[n - 1, kept], 1.0)
     rows.put(row, S[n - 1, kept], 1.0)
 
-    _memory(rows, graph.edges, R, S, U, free, sizes)
+    balances = _memory(rows, graph.edges, R, S, U, free, sizes)
     _hazards(rows, graph, R, S, free)
 
     t, k = np.nonzero((U >= 0) & (workspace != 0)[None, :])
+    first = rows.count
     row = rows.add(len(t), -np.inf, room / unit)
     rows.put(row, U[t, k], 1.0)
     rows.put(row, R[t, k], workspace[k])
@@ -194,6 +200,7 @@ def problem9(graph: Graph, budget_bytes: int, *, partitioned: bool = True, integ
     rows.put(row, U[t, k], 1.0)
     rows.put(row, R[t, k], workspace[k] + held[k])
     rows.put(row, S[t + 1, i], held[k])
+    limits = np.arange(first, rows.count)
 
     lower, upper = np.zeros(count), np.ones(count)
     if partitioned:
@@ -209,7 +216,7 @@ def problem9(graph: Graph, budget_bytes: int, *, partitioned: bool = True, integ
         integer[U[t, k]] = False
     sides = np.concatenate(rows.lower), np.concatenate(rows.upper)
     milp = Milp(objective, rows.matrix(count), *sides, lower, upper, integer=integer)
-    return Formulation(milp, graph, partitioned, R, S, U, free, unit)
+    return Formulation(milp, graph, partitioned, R, S, U, free, unit, balances, limits)
 
 
 def _variables(n: int, target: _Ids, partitioned: bool) -> tuple[_Ids, _Ids, _Ids, _Ids, int]:
@@ -230,8 +237,8 @@ def _variables(n: int, target: _Ids, partitioned: bool) -> tuple[_Ids, _Ids, _Id
 
 def _memory(
     rows: _Rows, edges: list[tuple[int, int]], R: _Ids, S: _Ids, U: _Ids, free: _Ids, sizes: NDArray[np.float64]
-) -> None:
-    """Equations (2) and (3)."""
+) -> _Ids:
+    """Equations (2) and (3); their rows."""
     n = len(sizes)
     index = np.full((n, n), -1, dtype=np.int64)
     t, k = np.nonzero(U >= 0)
@@ -245,6 +252,7 @@ def _memory(
     source, target = np.array(edges, dtype=np.int64).reshape(-1, 2).T
     t, e = np.nonzero(free >= 0)
     rows.put(index[t, target[e] + 1], free[t, e], sizes[source[e]])
+    return row
 
 
 def _hazards(rows: _Rows, graph: Graph, R: _Ids, S: _Ids, free: _Ids) -> None:

@@ -34,7 +34,7 @@ from .search import KeepSet, search
 if TYPE_CHECKING:
     from ..execute.trial import Verified
 
-__all__ = ["MaxBatch", "cost_limit", "max_batch", "scaled"]
+__all__ = ["MaxBatch", "cost_limit", "max_batch", "one_sample", "samples", "scaled", "too_small"]
 
 log = logging.getLogger(__name__)
 
@@ -113,6 +113,37 @@ def scaled(graph: Graph, batch_size: int, fixed_bytes: int) -> Graph:
     )
 
 
+def one_sample(graph: Graph, fixed_bytes: int | None) -> tuple[Graph, int]:
+    """What grows with the batch, for one sample, as a graph whose constants all grow; and what does not grow, in bytes.
+
+    Raises
+    ------
+    BudgetError
+        If `fixed_bytes` is not part of the graph's constants.
+    """
+    fixed = graph.constant_bytes if fixed_bytes is None else int(fixed_bytes)
+    if not 0 <= fixed <= graph.constant_bytes:
+        raise BudgetError(f"fixed_bytes is {fixed}, but the graph's constant_bytes are {graph.constant_bytes}")
+    return replace(graph, constant_bytes=graph.constant_bytes - fixed), fixed
+
+
+def samples(room_bytes: int, peak_bytes: float) -> int:
+    """How many samples of this peak fit."""
+    return max(0, int(min(room_bytes // peak_bytes if peak_bytes > 0 else _MOST_BATCH, _MOST_BATCH)))
+
+
+def too_small(memory_bytes: int, fixed_bytes: int, peak_bytes: int, proven: bool) -> InfeasibleBudgetError:
+    """The error where not even one sample fits; `peak_bytes` is the least known for one."""
+    least = fixed_bytes + peak_bytes
+    return InfeasibleBudgetError(
+        f"one sample needs {format_bytes(least)} at this cost, {format_bytes(fixed_bytes)} of it whatever the batch, "
+        f"but the memory is {format_bytes(memory_bytes)}",
+        memory_bytes,
+        least,
+        proven=proven,
+    )
+
+
 def max_batch(
     graph: Graph,
     memory_bytes: int,
@@ -144,24 +175,14 @@ def max_batch(
         As `cost_limit`.
     """
     options = options or SolveOptions()
-    fixed = graph.constant_bytes if fixed_bytes is None else int(fixed_bytes)
-    if not 0 <= fixed <= graph.constant_bytes:
-        raise BudgetError(f"fixed_bytes is {fixed}, but the graph's constant_bytes are {graph.constant_bytes}")
+    one, fixed = one_sample(graph, fixed_bytes)
     begun = time.perf_counter()
     room = memory_bytes - fixed
-    one = replace(graph, constant_bytes=graph.constant_bytes - fixed)  # all of it grows
     limit = cost_limit(graph, max_overhead)
     chase = _Chase(one, room, limit * (1 + 1e-12), options, begun)
     chase.run()
     if chase.batch < 1:
-        least = fixed + chase.peak
-        raise InfeasibleBudgetError(
-            f"one sample needs {format_bytes(least)} at this cost, {format_bytes(fixed)} of it whatever the batch, but "
-            f"the memory is {format_bytes(memory_bytes)}",
-            memory_bytes,
-            least,
-            proven=chase.upper < 1,
-        )
+        raise too_small(memory_bytes, fixed, chase.peak, proven=chase.upper < 1)
     b, seconds = chase.batch, time.perf_counter() - begun
     schedule = schedule_from_sequence(
         scaled(graph, b, fixed), chase.sequence, strategy="checkmate", solver="eviction search; GLOP, HiGHS",
@@ -185,14 +206,11 @@ class _Chase:
 
     @property
     def batch(self) -> int:
-        return self._samples(self.peak)
+        return samples(self.room, self.peak)
 
     @property
     def upper(self) -> int:
-        return max(self.batch, self._samples(self.least * (1 - 1e-9)))
-
-    def _samples(self, peak: float) -> int:
-        return max(0, int(min(self.room // peak if peak > 0 else _MOST_BATCH, _MOST_BATCH)))
+        return max(self.batch, samples(self.room, self.least * (1 - 1e-9)))
 
     def run(self) -> None:
         options = self.options

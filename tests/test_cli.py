@@ -4,15 +4,17 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 from typer.testing import CliRunner
 
 from checkmate_tf import __version__
 from checkmate_tf.cli import app
-from checkmate_tf.cli import runs as runs_module
-from checkmate_tf.cli.child import OUT_OF_MEMORY, Run
-from checkmate_tf.cli.runs import _explain, run_child
+from checkmate_tf.cli.child import Run
+from checkmate_tf.execute import process as process_module
+from checkmate_tf.execute.child import OUT_OF_MEMORY
+from checkmate_tf.execute.process import _explain, run_child
 
 FAST = ["--costs", "flops", "--time-limit", "2", "--no-verify", "--batch-size", "64"]
 
@@ -203,7 +205,8 @@ def test_how_a_child_failed():
 
 def test_a_child_trains_and_is_watched():
     heard = []
-    outcome = run_child(Run("MobileNet", 32, 4, 5), None, lambda *news: heard.append(news[0]))
+    run = asdict(Run("MobileNet", 32, 4, 5))
+    outcome = run_child("checkmate_tf.cli.child", run, None, lambda *news: heard.append(news[0]))
     assert outcome.trained, outcome.failure
     result = outcome.result
     assert len(result["losses"]) == len(result["peaks_bytes"]) == 5
@@ -222,9 +225,9 @@ def test_ctrl_c_ends_the_child(monkeypatch):
     def interrupt(*news):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runs_module.subprocess, "Popen", spy)
+    monkeypatch.setattr(process_module.subprocess, "Popen", spy)
     with pytest.raises(KeyboardInterrupt):
-        run_child(Run("MobileNet", 32, 4, 5), None, interrupt)
+        run_child("checkmate_tf.cli.child", asdict(Run("MobileNet", 32, 4, 5)), None, interrupt)
     (child,) = started
     assert child.poll() is not None
     with pytest.raises(ProcessLookupError):

@@ -217,7 +217,8 @@ def max_batch(
     from .max_batch import MaxBatchCommand, run_max_batch
 
     command = MaxBatchCommand(
-        model, memory, costs, max_overhead, inputs, time_limit, seed, input_shape, classes, verify, optimizer, loss, json
+        model, memory, costs, max_overhead, inputs, time_limit, seed, input_shape, classes, verify, optimizer, loss,
+        json,
     )  # fmt: skip
     guarded(json, lambda: run_max_batch(command))
 

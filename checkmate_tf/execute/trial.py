@@ -172,8 +172,8 @@ def saved(model: Any) -> Iterator[Source]:
 
     if not isinstance(model, keras.Model):
         raise ModelError(
-            f"verify=True trains the model for real, but {type(model).__name__} is not a Keras model: give the compiled "
-            "model itself, or verify=False"
+            f"verify=True trains the model for real, but {type(model).__name__} is not a Keras model: give the "
+            "compiled model itself, or verify=False"
         )
     if not model.compiled:
         raise ModelError(

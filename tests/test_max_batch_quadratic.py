@@ -87,8 +87,17 @@ def test_constants_that_grow_count_in_every_row():
     graph = chain(3, constant_bytes=10)
     optimum = best_batch(graph, 500, cost_limit(graph, "one-forward"), fixed=4)
     found = max_batch_quadratic(graph, 500, fixed_bytes=4, options=SolveOptions(time_limit=60.0))
-    assert (found.batch_size, found.upper_bound) == (optimum, optimum)
+    assert (found.batch_size, found.upper_bound, found.schedule.solver) == (optimum, optimum, "gurobi")
     assert found.schedule.peak_bytes <= 500
+
+
+@needs_gurobi
+def test_bytes_and_flops_of_real_networks():
+    graph = training([[], [0], [1]], [0.7e9 + 13, 3.1e9, 0.2e9 + 1], [64_749_568, 9_000_011, 64_000_393])
+    found = [form(graph, 16 * 10**9, 0.2) for form in (max_batch_quadratic, max_batch_linear)]
+    assert [f.batch_size for f in found] == [f.upper_bound for f in found]
+    assert found[0].batch_size == found[1].batch_size
+    assert found[0].schedule.solver == "gurobi"
 
 
 def test_the_licence_that_does_not_fit_names_the_linear_form(monkeypatch):

@@ -38,7 +38,8 @@ def main() -> None:
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        print("RESULT " + json.dumps(solve_cell(json.loads(options.child))), flush=True)
+        request = json.loads(options.child)
+        print("RESULT " + json.dumps(make_graph(request) if "make" in request else solve_cell(request)), flush=True)
         return
     limit = options.time_limit or (60.0 if options.full else 20.0)
     options.output.mkdir(parents=True, exist_ok=True)
@@ -53,21 +54,28 @@ def main() -> None:
 def graph_file(output: Path, name: str) -> Path:
     """The network's graph in the interchange format, made if it is not there."""
     path = output / f"graph-{name}.json"
-    if not path.exists():
-        from models import MODELS, graph_of
-
-        from checkmate_tf.interchange import write_graph
-
-        network = name.removesuffix("-op")
-        if name == network:
-            write_graph(graph_of(name), path)
-        else:
-            from checkmate_tf.execute.keras import op_graph
-
-            model = MODELS[network]()
-            model.compile(optimizer="adam", loss="sparse_categorical_crossentropy")
-            write_graph(op_graph(model, 1, "flops"), path)
+    if not path.exists():  # in a child: the memory of a process is never counted below that of its parent
+        subprocess.run([sys.executable, __file__, "--child", json.dumps({"make": name, "path": str(path)})], check=True)
     return path
+
+
+def make_graph(request: dict) -> dict:
+    """What the child does that makes a graph."""
+    from models import MODELS, graph_of
+
+    from checkmate_tf.execute.keras import op_graph
+    from checkmate_tf.interchange import write_graph
+
+    name = request["make"]
+    network = name.removesuffix("-op")
+    if name == network:
+        graph = graph_of(name)
+    else:
+        model = MODELS[network]()
+        model.compile(optimizer="adam", loss="sparse_categorical_crossentropy")
+        graph = op_graph(model, 1, "flops")
+    write_graph(graph, Path(request["path"]))
+    return {"nodes": len(graph)}
 
 
 def run(output: Path, graph: Path, name: str, percent: int, limit: float, gap: float) -> dict:
@@ -87,7 +95,7 @@ def run(output: Path, graph: Path, name: str, percent: int, limit: float, gap: f
 
 
 def solve_cell(request: dict) -> dict:
-    """What the child does."""
+    """What the child does that solves a cell."""
     import resource
 
     from checkmate_tf.errors import InfeasibleBudgetError
@@ -150,10 +158,11 @@ def write_table(output: Path) -> None:
             why = "infeasible, proven" if c["infeasible"] else "none found"
             lines.append(f"{head}| {why} | | | {c['seconds']:.1f} s | |")
             continue
+        memory = f"{c['solver_bytes'] / 1e6:.0f} MB" if c.get("solver_bytes") else "-"
         within = "-" if c["within_seconds"] is None else f"{c['within_seconds']:.1f}"
         lines.append(
             f"{head}| {c['overhead']:.4%} | {c['bound']:.4%} | {c['gap']:.3%} | "
-            f"{c['first_seconds']:.1f} / {within} / {c['seconds']:.1f} s | {c['solver_bytes'] / 1e6:.0f} MB |"
+            f"{c['first_seconds']:.1f} / {within} / {c['seconds']:.1f} s | {memory} |"
         )
     (output / "table.md").write_text("\n".join(lines) + "\n")
     pd.DataFrame(cells).drop(columns=["graph"]).to_csv(output / "cells.csv", index=False)

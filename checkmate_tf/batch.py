@@ -53,10 +53,11 @@ def max_batch_size(
         Called with (seconds, batch size, upper bound, upper bound over batch size - 1) about once a second; while the
         answer is verified after each trial, with the largest batch that trained and the largest that may.
     verify : bool
-        For a compiled Keras model: train the answer in a child process that may take no more than `memory`, within 9%
-        less of it as budget for `compile`, and bisect down to the batch that trains (minutes). The result's `verified`
-        tells what was measured. The child loads the model from a temporary `.keras` file without running code from it;
-        for a model with classes of its own use the command line, `checkmate-tf max-batch file.py:function --verify`.
+        For a compiled Keras model: train the answer in a child process whose device may take no more than `memory`,
+        compiled for a budget of a little less (an allocator loses some to fragments), and bisect down to a batch that
+        trains. Minutes. The result's `verified` tells what was measured. The child loads the model from a temporary
+        `.keras` file without running code from it; for a model with classes of its own use the command line,
+        `checkmate-tf max-batch file.py:function --verify`.
 
     Returns
     -------

@@ -137,6 +137,13 @@ def test_bisects_down_with_what_the_children_say(monkeypatch, prediction):
     assert json.dumps(given)  # what a child is given is JSON
 
 
+def test_a_near_miss_is_not_halved(monkeypatch, prediction):
+    said = {"failed": "InfeasibleBudgetError", "text": "kept by none", "minimum_bytes": 180 * MIB}
+    children(monkeypatch, 76, lambda _: failed(REFUSED, "kept by none", **said))
+    found = try_for_real(prediction, Source("m"))
+    assert [p.batch_size for p in found.verified.probes] == [100, 75, 79]
+
+
 def test_crashes_and_lateness_are_bisected_too(monkeypatch, prediction):
     endings = [
         failed(-11, "crashed"),

@@ -325,8 +325,10 @@ def find_largest(
 
 def _guess(failed: Probe, budget_bytes: int, fixed_bytes: int) -> int | None:
     """The batch whose least memory is the budget, if all but `fixed_bytes` grows with the batch."""
-    if failed.minimum_bytes is None or failed.minimum_bytes <= max(budget_bytes, fixed_bytes):
+    if failed.minimum_bytes is None:
         return None
+    if failed.minimum_bytes <= max(budget_bytes, fixed_bytes):  # a plan fits, but the allocator did not make do with it
+        return 3 * failed.batch_size // 4
     return int(failed.batch_size * max(0, budget_bytes - fixed_bytes) / (failed.minimum_bytes - fixed_bytes))
 
 

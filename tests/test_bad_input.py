@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import BATCH, CASES, DENSE, Subclassed, assert_same_state, compile_quickly, dense_model, make, state, train
+from cases import BATCH, CASES, DENSE, Subclassed, assert_same_state, compile_quickly, dense_model, make, state, train
 
 import checkmate_tf
 from checkmate_tf.errors import (

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 import tensorflow as tf
-from models import CASES, DENSE, assert_same_state, compile_quickly, make, program_of_case, train
+from cases import CASES, DENSE, assert_same_state, compile_quickly, make, program_of_case, train
 
 from checkmate_tf.execute.emit import _Emission, emit
 from checkmate_tf.grouping import group_computations

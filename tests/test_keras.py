@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import CASES, DENSE, Case, assert_same_state, compile_quickly, dense_model, make, state, train
+from cases import CASES, DENSE, Case, assert_same_state, compile_quickly, dense_model, make, state, train
 
 import checkmate_tf
 

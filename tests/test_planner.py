@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 import tensorflow as tf
-from models import DENSE, Case, assert_same_state, compile_quickly, images, make, state, train
-from models import residual as residual_model
+from cases import DENSE, Case, assert_same_state, compile_quickly, images, make, state, train
+from cases import residual as residual_model
 
 import checkmate_tf
 from checkmate_tf.errors import InfeasibleBudgetError

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import DENSE, Case, dense_model, make, program_of, program_of_case, vectors
+from cases import DENSE, Case, dense_model, make, program_of, program_of_case, vectors
 
 from checkmate_tf.errors import DynamicShapeError
 from checkmate_tf.graph import BACKWARD, FORWARD, LOSS

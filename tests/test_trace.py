@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 import pytest
 import tensorflow as tf
-from models import DENSE, make, program_of, program_of_case
+from cases import DENSE, make, program_of, program_of_case
 
 from checkmate_tf.errors import TraceError
 from checkmate_tf.trace.ops import inputs_of, is_read_only, is_source, is_stateful, view_of

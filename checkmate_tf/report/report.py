@@ -121,6 +121,7 @@ class Report:
             "recomputations": self.recomputations,
             "attempts": [asdict(a) for a in self.attempts],
             "seconds": dict(self.seconds),
+            "exceeded_bytes": list(self.exceeded_bytes),
         }
 
     def to_json(self) -> str:

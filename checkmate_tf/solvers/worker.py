@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from .problem import Milp, Products, Solution
-from .process import keep_output, say
+from .process import keep_output, limit_memory, say
 
 _PAUSE = 0.2  # seconds between two reports of a bound
 
@@ -49,10 +49,7 @@ def run(path: Path) -> None:
     """Solve and tell."""
     with np.load(path, allow_pickle=False) as file:
         fields = {key: file[key] for key in file.files}
-    if fields["memory_limit"] > 0:
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (int(fields["memory_limit"]),) * 2)
+    limit_memory(int(fields["memory_limit"]))
     matrix = sp.csr_matrix((fields["data"], fields["indices"], fields["indptr"]), shape=tuple(fields["shape"]))
     columns = ("objective", "row_lower", "row_upper", "lower", "upper")
     c, row_lower, row_upper, lower, upper = (fields[key] for key in columns)

@@ -93,6 +93,21 @@ def test_out_of_memory_while_measuring_plans_again(monkeypatch):
     assert report.measured_peak_bytes <= report.budget_bytes and "out of memory" in str(report)
 
 
+def test_a_first_target_that_is_infeasible_is_raised_to_the_budget(monkeypatch):
+    _measures(monkeypatch, 0)
+    asked, real = [], planner._solve
+
+    def solve(graph, target, options, seconds):
+        asked.append(target)
+        if len(asked) < 3:
+            raise InfeasibleBudgetError("none was found", target, target + 1, proven=False)
+        return real(graph, target, options, seconds)
+
+    monkeypatch.setattr(planner, "_solve", solve)
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget=0.95).checkmate
+    assert asked[1] == asked[0] + 1 and asked[2] == report.budget_bytes
+
+
 def test_a_promise_that_cannot_be_kept_is_refused(monkeypatch):
     calls = _measures(monkeypatch, 10**7)
     model = make(DENSE)

@@ -74,7 +74,9 @@ def op_workspaces(
                 op = ops[groups[signature][0]]
                 if progress is not None:
                     progress(done, len(todo), f"workspace of {op.type}")
-                fresh[signature] = _workspace(op, Fabricator(signer.values), where.strip("/"))
+                found_bytes = _workspace(op, Fabricator(signer.values), where.strip("/"))
+                if found_bytes is not None:
+                    fresh[signature] = found_bytes
         finally:  # an interrupt keeps what was measured
             disk.save(path, fresh, "bytes")
     for signature, rows in groups.items():
@@ -82,7 +84,8 @@ def op_workspaces(
     return found
 
 
-def _workspace(op: tf.Operation, fabricator: Fabricator, device: str) -> int:
+def _workspace(op: tf.Operation, fabricator: Fabricator, device: str) -> int | None:
+    """Bytes; None if the operation could not be run now (memory may have been short), which is not to be remembered."""
     try:
         if not may_run(op):
             return 0
@@ -93,7 +96,7 @@ def _workspace(op: tf.Operation, fabricator: Fabricator, device: str) -> int:
         del outputs
     except RUN_ERRORS as error:
         _log.debug("the workspace of %s (%s) is unknown: %s", op.name, op.type, error)
-        return 0
+        return None
     more = int(info["peak"] - info["current"])
     return more if more >= _LEAST else 0
 

@@ -307,7 +307,8 @@ def _fit(job: _Job, target: int) -> tuple[_Candidate, list[Attempt]]:
                 if not attempts:
                     if target >= budget_bytes:
                         raise
-                    target = min(budget_bytes, max(target + 1, error.minimum_bytes))
+                    known = error.minimum_bytes
+                    target = known if target < known < budget_bytes and not attempt else budget_bytes
                     continue
                 if best is not None or strict:
                     break

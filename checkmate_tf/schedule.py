@@ -1,9 +1,10 @@
-"""Schedules: Checkmate's 0/1 matrices R and S (section 4.2), with what was proved about them."""
+"""Schedules: an order of computation, its matrices R and S (Checkmate, section 4.2), and what was proved about it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,20 +13,18 @@ from .errors import PlanError
 from .graph import Graph
 from .plan import Evaluation, Plan, evaluate, plan_from_sequence
 
-__all__ = ["Schedule", "keep_all", "schedule_from_sequence"]
+__all__ = ["Schedule", "keep_all"]
 
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """A schedule in n frontier-advancing stages.
+    """An order in which nodes are computed, some of them more than once.
 
     Parameters
     ----------
     graph : Graph
-    R : (n, n) bool
-        R[t, i]: node i is computed in stage t. Lower triangular with ones on the diagonal (8a-8c).
-    S : (n, n) bool
-        S[t, i]: the value of i is kept from stage t - 1 into stage t. Strictly lower triangular.
+    sequence : sequence of int
+        Nodes in the order of their computations. A value is kept until its last reader before it is computed again.
     strategy, solver, status : str
         Who made it; status is "optimal" (gap closed) or "feasible".
     budget_bytes : int or None
@@ -34,11 +33,16 @@ class Schedule:
         Proven least cost under the budget, in the graph's cost unit; 0 if nothing was proved.
     seconds : float
         Time taken to find and prove it.
+
+    Notes
+    -----
+    Most schedules are frontier-advancing (`frontier_advancing`): first computations come in the order of the graph, and
+    stage t ends with that of node t. Such a schedule has matrices R and S. Systems that choose their own order, or
+    compute a node more than once a stage, have none, but the same plans.
     """
 
     graph: Graph
-    R: NDArray[np.bool_]
-    S: NDArray[np.bool_]
+    sequence: NDArray[np.int64]
     strategy: str = "checkpoint-all"
     solver: str = ""
     status: str = "feasible"
@@ -47,31 +51,51 @@ class Schedule:
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        n = len(self.graph)
-        for key in "RS":
-            matrix = np.array(getattr(self, key), dtype=bool, order="C")
+        given = self.sequence if isinstance(self.sequence, np.ndarray) else list(self.sequence)
+        sequence = np.array(given, dtype=np.int64)
+        sequence.setflags(write=False)
+        object.__setattr__(self, "sequence", sequence)
+
+    @classmethod
+    def from_matrices(cls, graph: Graph, R: NDArray[np.bool_], S: NDArray[np.bool_], **fields: Any) -> Schedule:
+        """The schedule of R and S, whose stages compute nodes in the order of the graph.
+
+        Parameters
+        ----------
+        R : (n, n) bool
+            R[t, i]: node i is computed in stage t. Lower triangular with ones on the diagonal (8a-8c).
+        S : (n, n) bool
+            S[t, i]: the value of i is kept from stage t - 1 into stage t. Strictly lower triangular. What it keeps
+            without need is freed (section 4.7).
+        **fields
+            Of `Schedule`.
+
+        Raises
+        ------
+        PlanError
+            If a constraint is violated.
+        """
+        n = len(graph)
+        for key, matrix in (("R", R), ("S", S)):
             if matrix.shape != (n, n):
                 raise PlanError(f"{key} has shape {matrix.shape}, the graph has {n} nodes")
-            matrix.setflags(write=False)
-            object.__setattr__(self, key, matrix)
-        if not self.R.diagonal().all() or np.triu(self.R, 1).any() or np.triu(self.S).any():
+        if not R.diagonal().all() or np.triu(R, 1).any() or np.triu(S).any():
             raise PlanError("R must be lower triangular with a full diagonal, S strictly lower triangular (8a-8c)")
-        if (self.S[1:] & ~(self.S[:-1] | self.R[:-1])).any():
+        if (S[1:] & ~(S[:-1] | R[:-1])).any():
             raise PlanError("S keeps a value that is not in memory (1c)")
-        there = np.ascontiguousarray((self.R | self.S).T)
-        computed = np.ascontiguousarray(self.R.T)
-        for j, row in enumerate(self.graph.inputs):
+        there = np.ascontiguousarray((R | S).T)
+        computed = np.ascontiguousarray(R.T)
+        for j, row in enumerate(graph.inputs):
             stages = np.flatnonzero(computed[j])
             for i in row:
                 if not there[i, stages].all():
-                    raise PlanError(f"{self.graph.names[j]} is computed without its input {self.graph.names[i]} (1b)")
+                    raise PlanError(f"{graph.names[j]} is computed without its input {graph.names[i]} (1b)")
+        return cls(graph, np.nonzero(R)[1], **fields)  # row-major: stage by stage, each in the graph's order
 
     @cached_property
     def plan(self) -> Plan:
         """Algorithm 1, with early deallocation."""
-        stages, nodes = np.nonzero(self.R)  # row-major: stage by stage, each in topological order
-        del stages
-        return plan_from_sequence(self.graph, nodes)
+        return plan_from_sequence(self.graph, self.sequence)
 
     @cached_property
     def evaluation(self) -> Evaluation:
@@ -95,50 +119,62 @@ class Schedule:
         """Proven gap: (cost - lower bound) / cost."""
         return max(0.0, 1.0 - max(self.lower_bound, self.graph.base_cost) / self.cost) if self.cost else 0.0
 
+    @cached_property
+    def frontier_advancing(self) -> bool:
+        """Whether there are R and S: first computations in the graph's order, and no node twice in a stage."""
+        try:
+            return self.R is not None
+        except PlanError:
+            return False
+
+    @cached_property
+    def R(self) -> NDArray[np.bool_]:
+        """(n, n) bool: R[t, i], node i is computed in stage t.
+
+        Raises
+        ------
+        PlanError
+            If the schedule is not frontier-advancing.
+        """
+        graph, n, stage = self.graph, len(self.graph), 0
+        R = np.zeros((n, n), dtype=bool)
+        for node in map(int, self.sequence):
+            if stage >= n or node > stage or R[stage, node]:
+                raise PlanError(f"computing {graph.names[node]} in stage {stage} is not frontier-advancing")
+            R[stage, node] = True
+            stage += node == stage
+        if stage < n:
+            raise PlanError(f"{graph.names[stage]} is never computed")
+        R.setflags(write=False)
+        return R
+
+    @cached_property
+    def S(self) -> NDArray[np.bool_]:
+        """(n, n) bool: S[t, i], the value of i is kept from stage t - 1 into stage t, and no longer than it is needed.
+
+        Raises
+        ------
+        PlanError
+            If the schedule is not frontier-advancing.
+        """
+        graph, n = self.graph, len(self.graph)
+        stages = [np.flatnonzero(row) for row in np.ascontiguousarray(self.R.T)]
+        kept = np.zeros((n, n), dtype=bool)  # transposed
+        for i in range(n):
+            made = stages[i]
+            if not graph.users[i]:
+                kept[i, made[-1] + 1 :] = True
+                continue
+            used = np.unique(np.concatenate([stages[j] for j in graph.users[i]]))
+            for this, after in zip(made, [*made[1:], n], strict=True):
+                last = np.searchsorted(used, after) - 1
+                if last >= 0 and used[last] >= this:
+                    kept[i, this + 1 : used[last] + 1] = True
+        S = kept.T
+        S.setflags(write=False)
+        return S
+
 
 def keep_all(graph: Graph) -> Schedule:
     """Checkpoint-all: nothing is computed twice. The no-remat peak is this schedule's."""
-    n = len(graph)
-    last = np.array([max(users, default=n - 1) for users in graph.users], dtype=np.int64)
-    t = np.arange(n)[:, None]
-    S = (t > np.arange(n)[None, :]) & (t <= last[None, :])
-    return Schedule(graph, np.eye(n, dtype=bool), S, status="optimal", lower_bound=graph.base_cost)
-
-
-def schedule_from_sequence(graph: Graph, sequence: NDArray[np.int64] | list[int], **fields: object) -> Schedule:
-    """R and S of an order of computation whose first occurrences are in the graph's order.
-
-    Parameters
-    ----------
-    sequence : sequence of int
-        Within a stage (up to and including the first computation of node t) a node occurs at most once.
-
-    Raises
-    ------
-    PlanError
-        If the order is not frontier-advancing, or repeats a node within a stage.
-    """
-    n = len(graph)
-    R = np.zeros((n, n), dtype=bool)
-    stage = 0
-    for node in map(int, sequence):
-        if stage >= n or node > stage or R[stage, node]:
-            raise PlanError(f"computing {graph.names[node]} in stage {stage} is not frontier-advancing")
-        R[stage, node] = True
-        stage += node == stage
-    if stage < n:
-        raise PlanError(f"{graph.names[stage]} is never computed")
-    # A value is kept from its computation to its last reader before it is computed again.
-    stages = [np.flatnonzero(row) for row in np.ascontiguousarray(R.T)]
-    kept = np.zeros((n, n), dtype=bool)  # S, transposed
-    for i in range(n):
-        made = stages[i]
-        if not graph.users[i]:
-            kept[i, made[-1] + 1 :] = True
-            continue
-        used = np.unique(np.concatenate([stages[j] for j in graph.users[i]]))
-        for this, after in zip(made, [*made[1:], n], strict=True):
-            last = np.searchsorted(used, after) - 1
-            if last >= 0 and used[last] >= this:
-                kept[i, this + 1 : used[last] + 1] = True
-    return Schedule(graph, R, kept.T, **fields)  # type: ignore[arg-type]
+    return Schedule(graph, np.arange(len(graph)), status="optimal", lower_bound=graph.base_cost)

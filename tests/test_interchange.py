@@ -33,7 +33,7 @@ from checkmate_tf.interchange import (
 )
 from checkmate_tf.jsonfile import to_json, write_json
 from checkmate_tf.plan import ALLOCATE, COMPUTE, Plan, Statement
-from checkmate_tf.schedule import keep_all, schedule_from_sequence
+from checkmate_tf.schedule import Schedule, keep_all
 
 RESULT_FIELDS = [
     *("format", "strategy", "solver", "status", "budget_bytes", "cost", "base_cost", "peak_bytes", "lower_bound"),
@@ -165,14 +165,14 @@ def test_any_schedule_replays_to_its_cost_and_peak(graph, data):
         again = [i for i in range(t) if graph.recompute_until[i] > t]
         order += sorted(data.draw(st.sets(st.sampled_from(again)))) if again else []
         order.append(t)
-    schedule = schedule_from_sequence(graph, order)
+    schedule = Schedule(graph, order)
     result = result_to_dict(schedule, budget_bytes=schedule.peak_bytes)
     check(graph_to_dict(graph), json.loads(to_json(result)))
 
 
 def test_a_sink_that_is_computed_twice_has_one_copy_at_a_time():
     graph = graph_from_dict(document(node(), node(name="sink", inputs=[0]), node(name="end")))
-    result = result_to_dict(schedule_from_sequence(graph, [0, 1, 0, 1, 2]), budget_bytes=100)
+    result = result_to_dict(Schedule(graph, [0, 1, 0, 1, 2]), budget_bytes=100)
     check(graph_to_dict(graph), result)
     assert result["plan"] == [
         *(["compute", 0], ["compute", 1], ["deallocate", 0], ["deallocate", 1]),
@@ -193,7 +193,7 @@ def test_the_bound_of_a_result():
     schedule = replace(keep_all(graph), lower_bound=0.0, budget_bytes=50)
     assert result_to_dict(schedule)["lower_bound"] == graph.base_cost
     assert result_to_dict(replace(schedule, lower_bound=math.inf))["gap"] == 0.0
-    twice = schedule_from_sequence(graph, [0, 1, 2, 3, 0, 1, 4, 5, 6], lower_bound=10.0)
+    twice = Schedule(graph, [0, 1, 2, 3, 0, 1, 4, 5, 6], lower_bound=10.0)
     assert result_to_dict(twice)["gap"] == pytest.approx(11 / 10 - 1)
     free = graph.with_costs(np.zeros(len(graph)), "us")
     assert result_to_dict(keep_all(free))["gap"] == 0.0

@@ -9,7 +9,7 @@ import pytest
 from graphs import chain
 
 from checkmate_tf.report import Attempt, Report
-from checkmate_tf.schedule import keep_all, schedule_from_sequence
+from checkmate_tf.schedule import Schedule, keep_all
 
 
 def _report(schedule=None, **fields):
@@ -37,7 +37,7 @@ def _report(schedule=None, **fields):
 
 def _recomputing():
     graph = chain(4)
-    return replace(schedule_from_sequence(graph, [0, 1, 2, 3, 4, 5, 2, 6, 7, 8]), lower_bound=graph.base_cost + 0.5)
+    return replace(Schedule(graph, [0, 1, 2, 3, 4, 5, 2, 6, 7, 8]), lower_bound=graph.base_cost + 0.5)
 
 
 def test_text():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from checkmate_tf.errors import PlanError
 from checkmate_tf.plan import evaluate, plan_from_sequence
-from checkmate_tf.schedule import Schedule, keep_all, schedule_from_sequence
+from checkmate_tf.schedule import Schedule, keep_all
 
 
 def test_keep_all_is_the_plain_order():
@@ -22,7 +22,7 @@ def test_keep_all_is_the_plain_order():
 
 def test_matrices_by_hand():
     graph = chain(2)  # f0 f1 loss g1(f0, f1, loss) g0(f0, g1)
-    schedule = schedule_from_sequence(graph, [0, 1, 2, 0, 3, 4])
+    schedule = Schedule(graph, [0, 1, 2, 0, 3, 4])
     assert np.argwhere(schedule.R).tolist() == [[0, 0], [1, 1], [2, 2], [3, 0], [3, 3], [4, 4]]
     assert np.argwhere(schedule.S).tolist() == [[1, 0], [2, 1], [3, 1], [3, 2], [4, 0], [4, 3]]
     assert schedule.overhead == pytest.approx(1 / 6)
@@ -35,11 +35,11 @@ def test_sequences_round_trip(graph, data):
         again = [i for i in range(t) if graph.recompute_until[i] > t]
         order += sorted(data.draw(st.sets(st.sampled_from(again)))) if again else []
         order.append(t)
-    schedule = schedule_from_sequence(graph, order, strategy="test", budget_bytes=7)
-    assert schedule.plan.sequence == order
+    schedule = Schedule(graph, order, strategy="test", budget_bytes=7)
+    assert schedule.plan.sequence == schedule.sequence.tolist() == order
     assert (schedule.strategy, schedule.budget_bytes) == ("test", 7)
-    again_ = schedule_from_sequence(graph, schedule.plan.sequence)
-    assert np.array_equal(again_.R, schedule.R)
+    again_ = Schedule.from_matrices(graph, schedule.R, schedule.S)
+    assert again_.plan.sequence == order
     assert np.array_equal(again_.S, schedule.S)
 
 
@@ -52,33 +52,43 @@ def test_sequences_round_trip(graph, data):
         ([0, 1, 2, 3, 4, 0], "f0 in stage 5"),
     ],
 )
-def test_sequences_that_are_not_schedules(order, message):
+def test_sequences_that_have_no_matrices(order, message):
+    schedule = Schedule(chain(2), order)
+    assert not schedule.frontier_advancing
     with pytest.raises(PlanError, match=message):
-        schedule_from_sequence(chain(2), order)
+        schedule.R  # noqa: B018 - it is computed
+
+
+def test_twice_in_a_stage_is_a_schedule_without_matrices():
+    schedule = Schedule(chain(2), [0, 1, 2, 0, 0, 3, 4])
+    assert not schedule.frontier_advancing
+    assert schedule.cost == schedule.graph.base_cost + 2
 
 
 def test_malformed_matrices():
     graph = chain(1)
     eye, none = np.eye(3, dtype=bool), np.zeros((3, 3), dtype=bool)
     with pytest.raises(PlanError, match=r"R has shape \(2, 2\)"):
-        Schedule(graph, eye[:2, :2], none)
+        Schedule.from_matrices(graph, eye[:2, :2], none)
     with pytest.raises(PlanError, match="lower triangular"):
-        Schedule(graph, none, none)
+        Schedule.from_matrices(graph, none, none)
     with pytest.raises(PlanError, match="without its input f0"):
-        Schedule(graph, eye, none)
+        Schedule.from_matrices(graph, eye, none)
     late = none.copy()
     late[2, 0] = True
     with pytest.raises(PlanError, match="keeps a value that is not in memory"):
-        Schedule(graph, eye, late)
+        Schedule.from_matrices(graph, eye, late)
 
 
 def test_matrices_cannot_be_written():
     with pytest.raises(ValueError, match="read-only"):
         keep_all(chain(2)).R[0, 0] = False
+    with pytest.raises(ValueError, match="read-only"):
+        keep_all(chain(2)).sequence[0] = 1
 
 
 def test_the_gap_counts_the_base_cost():
     graph = chain(2)
-    schedule = schedule_from_sequence(graph, [0, 1, 2, 0, 3, 4], lower_bound=0.0)
+    schedule = Schedule(graph, [0, 1, 2, 0, 3, 4], lower_bound=0.0)
     assert schedule.gap == pytest.approx(1 - 6 / 7)
-    assert schedule_from_sequence(graph, [0, 1, 2, 0, 3, 4], lower_bound=7.0).gap == 0.0
+    assert Schedule(graph, [0, 1, 2, 0, 3, 4], lower_bound=7.0).gap == 0.0

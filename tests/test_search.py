@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from checkmate_tf.graph import BACKWARD, Graph
 from checkmate_tf.plan import evaluate, plan_from_sequence
-from checkmate_tf.schedule import schedule_from_sequence
+from checkmate_tf.schedule import Schedule
 from checkmate_tf.strategies.polish import polish
 from checkmate_tf.strategies.problem import flatten, last_needs, pinned_bytes
 from checkmate_tf.strategies.search import KeepSet, search
@@ -47,9 +47,9 @@ def test_a_simulation_that_ends_is_a_schedule_within_the_budget(graph, share, al
     budget = graph.constant_bytes + int(share * (peak(graph) - graph.constant_bytes))
     sequence, stage = play(graph, budget - graph.constant_bytes, alpha, recompute_backward=backward)
     if stage == len(graph):
-        assert schedule_from_sequence(graph, sequence).peak_bytes <= budget
+        assert Schedule(graph, sequence).peak_bytes <= budget
         shorter = polish(flatten(graph), budget - graph.constant_bytes, sequence)
-        schedule = schedule_from_sequence(graph, shorter)
+        schedule = Schedule(graph, shorter)
         assert schedule.peak_bytes <= budget
         assert schedule.cost <= graph.costs[sequence].sum()
 
@@ -99,7 +99,7 @@ def test_networks_at_60_percent(graph):
     budget = int(0.6 * peak(graph))
     sequence = run(graph, budget, 6)
     assert sequence is not None
-    schedule = schedule_from_sequence(graph, sequence)
+    schedule = Schedule(graph, sequence)
     assert schedule.peak_bytes <= budget
     assert 0 < schedule.overhead < 0.25
     counts = schedule.evaluation.counts

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..graph import Graph
 from ..plan import evaluate, plan_from_sequence
-from ..schedule import Schedule, keep_all, schedule_from_sequence
+from ..schedule import Schedule, keep_all
 from ..solvers.child import BoundProcess
 from .feasible import infeasible, proven_minimum, tightest
 from .options import SolveOptions
@@ -110,7 +110,7 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
     seconds = time.perf_counter() - begun
     status = "optimal" if cost - lower <= _CLOSED * cost else "feasible"
     log.info("cost %.6g, lower bound %.6g, %s after %.1f s", cost, lower, status, seconds)
-    return schedule_from_sequence(
+    return Schedule(
         graph, best, strategy="checkmate", solver="eviction search; GLOP, HiGHS", status=status,
         budget_bytes=budget_bytes, lower_bound=lower, seconds=seconds,
     )  # fmt: skip

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from ..errors import BudgetError, CostError, InfeasibleBudgetError
 from ..graph import BACKWARD, Graph
 from ..plan import Evaluation, evaluate, plan_from_sequence
-from ..schedule import Schedule, keep_all, schedule_from_sequence
+from ..schedule import Schedule, keep_all
 from ..solvers.child import BoundProcess
 from ..units import format_bytes
 from .feasible import proven_minimum
@@ -184,7 +184,7 @@ def max_batch(
     if chase.batch < 1:
         raise too_small(memory_bytes, fixed, chase.peak, proven=chase.upper < 1)
     b, seconds = chase.batch, time.perf_counter() - begun
-    schedule = schedule_from_sequence(
+    schedule = Schedule(
         scaled(graph, b, fixed), chase.sequence, strategy="checkmate", solver="eviction search; GLOP, HiGHS",
         budget_bytes=memory_bytes, lower_bound=graph.base_cost * b, seconds=seconds,
         status="optimal" if b >= chase.upper else "feasible",

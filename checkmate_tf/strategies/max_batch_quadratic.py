@@ -195,7 +195,7 @@ def _schedule(program: Formulation, solution: Solution) -> Schedule | None:
     if solution.x is None:
         return None
     R, S = program.unpack(solution.x[:-1])
-    return Schedule(program.graph, R > 0.5, S > 0.5)
+    return Schedule.from_matrices(program.graph, R > 0.5, S > 0.5)
 
 
 def _result(task: _Task, best: Schedule, least: float, solver: str) -> MaxBatch:
@@ -205,7 +205,7 @@ def _result(task: _Task, best: Schedule, least: float, solver: str) -> MaxBatch:
         raise too_small(task.memory, task.fixed, best.peak_bytes, proven=upper < 1)
     seconds = time.perf_counter() - task.begun
     schedule = Schedule(
-        scaled(task.graph, batch, task.fixed), best.R, best.S, strategy="milp", solver=solver,
+        scaled(task.graph, batch, task.fixed), best.sequence, strategy="milp", solver=solver,
         status="optimal" if batch >= upper else "feasible", budget_bytes=task.memory,
         lower_bound=task.graph.base_cost * batch, seconds=seconds,
     )  # fmt: skip

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import InfeasibleBudgetError
 from ..graph import Graph
-from ..schedule import Schedule, keep_all, schedule_from_sequence
+from ..schedule import Schedule, keep_all
 from ..solvers import Solution, check_solver, solve_milp
 from ..units import format_bytes
 from .feasible import infeasible, proven_minimum, tightest
@@ -113,7 +113,7 @@ def _start(graph: Graph, budget_bytes: int, seconds: float, seed: int) -> Schedu
             break
     if best is None:
         return None
-    schedule = schedule_from_sequence(graph, best)
+    schedule = Schedule(graph, best)
     return schedule if schedule.peak_bytes <= budget_bytes else None
 
 
@@ -140,7 +140,7 @@ def _schedule(program: Formulation, solution: Solution, budget_bytes: int) -> Sc
     if solution.x is None:
         return None
     R, S = program.unpack(solution.x)
-    schedule = Schedule(program.graph, R > 0.5, S > 0.5)
+    schedule = Schedule.from_matrices(program.graph, R > 0.5, S > 0.5)
     return schedule if schedule.peak_bytes <= budget_bytes else None
 
 

@@ -166,7 +166,7 @@ def _strategy(graph: Graph, budget_bytes: int, options: SolveOptions, name: str,
         )  # fmt: skip
     best, smallest = None, plain
     for R, kept in _rounded(graph, S, options.seed if at_random else None):
-        schedule = Schedule(graph, R, kept)
+        schedule = Schedule.from_matrices(graph, R, kept)
         if schedule.peak_bytes < smallest.peak_bytes:
             smallest = schedule
         if schedule.peak_bytes <= budget_bytes and (best is None or schedule.cost < best.cost):

@@ -41,8 +41,8 @@ class Graph:
         What to add to the workspace of node i if an input that nobody else reads outlives the computation, so that its
         memory cannot be taken over. Default 0.
     recompute_until : (n,) int, optional
-        Node i may be computed again in stages t < recompute_until[i] (0-based); 0 for a node that must run once
-        (stateful). Default n: Checkmate's own assumption, every node at any time.
+        Node i may be computed again in stages t < recompute_until[i] (0-based); 0 for a node that has effects, which
+        runs once and in order with the others. Default n: Checkmate's own assumption, every node at any time.
     cost_unit : str
 
     Raises

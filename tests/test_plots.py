@@ -9,7 +9,7 @@ from graphs import chain
 
 from checkmate_tf.plan import COMPUTE
 from checkmate_tf.report.plots import Curve, measured_curve, plot_memory, plot_schedule, predicted_curve
-from checkmate_tf.schedule import keep_all
+from checkmate_tf.schedule import Schedule, keep_all
 
 
 def png_size(path):
@@ -55,6 +55,28 @@ def test_schedule_picture(tmp_path, schedule):
     figure = plot_schedule(schedule, path, size_inches=(8, 3), dpi=40)
     assert png_size(path) == (320, 120)
     assert len(figure.axes) == 3
+
+
+def test_a_schedule_without_stages_is_drawn_computation_by_computation():
+    figure = plot_schedule(Schedule(chain(2), [0, 1, 2, 0, 0, 3, 4]), size_inches=(8, 3), dpi=40)
+    computed, kept, _ = figure.axes
+    assert computed.get_ylabel() == "computation"
+    assert "2 of them again" in computed.get_title(loc="left")
+    shown = ~kept.images[0].get_array().all(axis=2)  # rows: computations, columns: nodes
+    # The second value of node 0 has no reader: it is gone before the third is computed.
+    assert np.argwhere(shown).tolist() == [
+        [1, 0],
+        [2, 1],
+        [3, 1],
+        [3, 2],
+        [4, 1],
+        [4, 2],
+        [5, 0],
+        [5, 1],
+        [5, 2],
+        [6, 0],
+        [6, 3],
+    ]
 
 
 def test_a_curve_needs_points():

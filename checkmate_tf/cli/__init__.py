@@ -1,4 +1,4 @@
-"""The command line: `checkmate-tf demo | plan | graph | solve | doctor`.
+"""The command line: `checkmate-tf demo | plan | graph | solve | max-batch | strategies | doctor`.
 
 Options are declared here; what a command does is in the module of its name, imported when it runs, so that help comes
 without TensorFlow.
@@ -221,6 +221,15 @@ def max_batch(
         json,
     )  # fmt: skip
     guarded(json, lambda: run_max_batch(command))
+
+
+@app.command()
+def strategies(json: Json = False) -> None:
+    """List the strategies, and what each of them minds: any graph, costs, the budget."""
+    from .console import guarded
+    from .strategies import run_strategies
+
+    guarded(json, lambda: run_strategies(json))
 
 
 @app.command()

@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 BAD_INPUT, INFEASIBLE, INTERRUPTED = 2, 3, 130
+_WIDE = 140  # columns
 
 
 class BadInput(CheckmateError, ValueError):
@@ -37,10 +38,10 @@ class BadInput(CheckmateError, ValueError):
 
 
 def stdout() -> Any:
-    """A rich console for results."""
+    """A rich console for results; wide where there is no terminal."""
     from rich.console import Console
 
-    return Console(file=sys.stdout)
+    return Console(file=sys.stdout, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDE)
 
 
 def stderr() -> Any:

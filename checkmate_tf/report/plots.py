@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..plan import COMPUTE, DEALLOCATE
 from ..schedule import Schedule, keep_all
 from ..units import format_bytes
 
@@ -120,6 +121,8 @@ def plot_schedule(
 ) -> Figure:
     """A schedule's R and S beside its memory over the step, with the plain step's.
 
+    Where a schedule has no stages, a row is a computation: what it computes, and what was in memory before it.
+
     Parameters
     ----------
     schedule : Schedule
@@ -136,9 +139,9 @@ def plot_schedule(
     n = len(graph)
     figure = _figure(size_inches)
     left, middle, right = figure.subplots(1, 3, width_ratios=(1, 1, 1.5))
-    again = schedule.R & ~np.eye(n, dtype=bool)
-    _draw_matrix(left, schedule.R, again, f"R: computed ({int(again.sum())} of them again)")
-    _draw_matrix(middle, schedule.S, None, "S: kept in memory")
+    rows, computed, again, kept = _matrices(schedule)
+    _draw_matrix(left, computed, again, f"R: computed ({int(again.sum())} of them again)", rows)
+    _draw_matrix(middle, kept, None, "S: kept in memory", rows)
     curves = [
         predicted_curve(keep_all(graph), "plain", ORANGE),
         predicted_curve(schedule, schedule.strategy, BLUE),
@@ -191,25 +194,48 @@ def _draw_memory(
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _draw_matrix(axes: Axes, matrix: NDArray[np.bool_], marked: NDArray[np.bool_] | None, title: str) -> None:
+def _matrices(schedule: Schedule) -> tuple[str, NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
+    """What a row is; computed, computed again, and kept (rows, nodes)."""
+    n = len(schedule.graph)
+    if schedule.frontier_advancing:
+        return "stage", schedule.R, schedule.R & ~np.eye(n, dtype=bool), schedule.S
+    m = len(schedule.sequence)
+    computed, kept = np.zeros((m, n), dtype=bool), np.zeros((m, n), dtype=bool)
+    computed[np.arange(m), schedule.sequence] = True
+    again = computed.copy()
+    again[np.unique(schedule.sequence, return_index=True)[1], np.arange(n)] = False
+    made: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    for statement in schedule.plan:
+        if statement.op == COMPUTE:
+            made[statement.register] = len(made)
+        elif statement.op == DEALLOCATE:
+            ends[statement.register] = len(made) - 1
+    for register, row in made.items():
+        kept[row + 1 : ends.get(register, m) + 1, schedule.sequence[row]] = True
+    return "computation", computed, again, kept
+
+
+def _draw_matrix(
+    axes: Axes, matrix: NDArray[np.bool_], marked: NDArray[np.bool_] | None, title: str, rows: str
+) -> None:
     """Stages downwards, nodes to the right; large matrices are pooled so that a lone entry stays visible."""
     shown: NDArray[Any] = np.ones((*_pool(matrix).shape, 3))
     shown[_pool(matrix)] = _rgb(BLUE)
-    n = len(matrix)
-    axes.imshow(shown, extent=(0, n, n, 0), interpolation="nearest", aspect="equal")
+    m, n = matrix.shape
+    axes.imshow(shown, extent=(0, n, m, 0), interpolation="nearest", aspect="equal" if m == n else "auto")
     if marked is not None:
         stages, nodes = np.nonzero(marked)
         axes.plot(nodes + 0.5, stages + 0.5, linestyle="", marker="s", markersize=2.5, color=ORANGE)
     axes.set_title(title, loc="left", fontsize=11)
     axes.set_xlabel("node")
-    axes.set_ylabel("stage")
+    axes.set_ylabel(rows)
 
 
 def _pool(matrix: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    n = len(matrix)
-    step = max(1, -(-n // _CELLS))
-    starts = np.arange(0, n, step)
-    return np.logical_or.reduceat(np.logical_or.reduceat(matrix, starts, axis=0), starts, axis=1)
+    rows, columns = (np.arange(0, n, max(1, -(-n // _CELLS))) for n in matrix.shape)
+    pooled: NDArray[np.bool_] = np.logical_or.reduceat(np.logical_or.reduceat(matrix, rows, axis=0), columns, axis=1)
+    return pooled
 
 
 def _rgb(color: str) -> tuple[float, float, float]:

@@ -3,25 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
+from typing import Literal
 
 from ..errors import PlanError, StrategyError
 from ..graph import Graph
 from ..schedule import Schedule
 from .options import Progress, SolveOptions
 
-__all__ = ["STRATEGIES", "Progress", "SolveOptions", "Strategy", "minimum_budget", "solve"]
+__all__ = ["STRATEGIES", "Progress", "SolveOptions", "Strategy", "Trait", "minimum_budget", "solve"]
 
-Strategy = Callable[[Graph, int, SolveOptions], Schedule]
+Trait = Literal[True, False, "partly"]
 
-STRATEGIES: dict[str, str] = {
-    "checkmate": "checkmate:checkmate",
-    "checkpoint-all": "baselines:checkpoint_all",
-    "lp-rounding": "rounding:lp_rounding",
-    "lp-rounding-random": "rounding:lp_rounding_random",
-    "milp": "milp:milp",
+
+@dataclass(frozen=True)
+class Strategy:
+    """A system and its traits, as in Table 1 of Checkmate.
+
+    Attributes
+    ----------
+    where : str
+        Module of this package and function in it: (Graph, budget in bytes, SolveOptions) -> Schedule.
+    title, source : str
+    general : True, False or "partly"
+        Whether it takes any graph; "partly": any, but it finds few places to cut in many.
+    cost_aware : True, False or "partly"
+        Whether it minds what each node costs.
+    memory_aware : True, False or "partly"
+        Whether it works towards the budget; "partly": it tries schedules made without it and takes one that fits.
+    proves : bool
+        Whether its schedules come with a lower bound beyond the base cost.
+    """
+
+    where: str
+    title: str
+    source: str
+    general: Trait
+    cost_aware: Trait
+    memory_aware: Trait
+    proves: bool = False
+
+    def load(self) -> Callable[[Graph, int, SolveOptions], Schedule]:
+        """The function, its module imported when first asked for."""
+        module, name = self.where.split(":")
+        function: Callable[[Graph, int, SolveOptions], Schedule] = getattr(import_module(f".{module}", __name__), name)
+        return function
+
+
+_CHECKMATE, _TWREMAT = "Jain et al., MLSys 2020", "Kumar et al., NeurIPS 2019"
+
+STRATEGIES: dict[str, Strategy] = {
+    "checkmate": Strategy(
+        "checkmate:checkmate", "search and proven bound for problem (9)", _CHECKMATE, True, True, True, proves=True
+    ),
+    "checkpoint-all": Strategy("baselines:checkpoint_all", "nothing is recomputed", _CHECKMATE, True, False, False),
+    "milp": Strategy("milp:milp", "problem (9) in a solver of programs", _CHECKMATE, True, True, True, proves=True),
+    "lp-rounding": Strategy("rounding:lp_rounding", "relaxation, rounded in two phases", _CHECKMATE, True, True, True),
+    "lp-rounding-random": Strategy(
+        "rounding:lp_rounding_random", "relaxation, rounded at random", _CHECKMATE, True, True, True
+    ),
 }
-"""Name of a strategy: module of this package and function in it."""
+"""Every strategy by its name."""
 
 
 def solve(
@@ -54,9 +97,7 @@ def solve(
     """
     if strategy not in STRATEGIES:
         raise StrategyError(f"strategy {strategy!r} is unknown; choose one of {', '.join(sorted(STRATEGIES))}")
-    module, name = STRATEGIES[strategy].split(":")
-    function: Strategy = getattr(import_module(f".{module}", __name__), name)
-    schedule = function(graph, int(budget_bytes), options or SolveOptions())
+    schedule = STRATEGIES[strategy].load()(graph, int(budget_bytes), options or SolveOptions())
     if schedule.peak_bytes > budget_bytes:
         raise PlanError(
             f"strategy {strategy!r} made a schedule of {schedule.peak_bytes} bytes for a budget of {budget_bytes}; "

@@ -360,7 +360,8 @@ def _recompute_until(
 ) -> list[int]:
     """First stage in which a node may no longer be computed again: 0 if it has effects, n if nothing forbids it.
 
-    A node that reads variables itself (a loop over a cell) must not be computed again once one of them was assigned.
+    A small value is kept, so for its node that is the next stage. A node that reads variables itself (a loop over a
+    cell) must not be computed again once one of them was assigned.
     """
     written: dict[int, list[int]] = {}
     for k, group in enumerate(groups):
@@ -371,10 +372,10 @@ def _recompute_until(
                         written.setdefault(id(t), []).append(k)
     until = []
     for k, group in enumerate(groups):
-        if any(classes[op] == SMALL or is_stateful(op) for op in group):
+        if any(is_stateful(op) for op in group):
             until.append(0)
             continue
-        limit = len(groups)
+        limit = k + 1 if any(classes[op] == SMALL for op in group) else len(groups)
         for op in group:
             if is_read_only(op):
                 writers = (w for t in op.inputs if t.dtype == tf.resource for w in written.get(id(t), []))

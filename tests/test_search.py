@@ -12,7 +12,7 @@ from checkmate_tf.plan import evaluate, plan_from_sequence
 from checkmate_tf.schedule import Schedule
 from checkmate_tf.strategies.polish import polish
 from checkmate_tf.strategies.problem import flatten, last_needs, pinned_bytes
-from checkmate_tf.strategies.search import KeepSet, search
+from checkmate_tf.strategies.search import _ALPHAS, _Walk, KeepSet, search
 from checkmate_tf.strategies.simulate import buffers, simulate
 
 
@@ -175,3 +175,22 @@ def test_the_same_seed_gives_the_same_start():
     first, second = (next(iter(search(graph, int(0.5 * peak(graph)), 3))) for _ in range(2))
     assert first is not None
     assert np.array_equal(first, second)
+
+
+def test_it_comes_back_when_no_other_exponent_fits(monkeypatch):
+    graph = resnet(6)
+    walk = _Walk(graph, int(0.6 * peak(graph)), 0)
+    play, alphas, refused = walk._play, set(_ALPHAS), 0
+
+    def refuse_others(state):
+        nonlocal refused
+        if state.alpha in alphas and state.phase.max() == 0:
+            return play(state)
+        refused += 1
+        assert refused < 1000, "it never comes back"
+        return -1
+
+    monkeypatch.setattr(walk, "_play", refuse_others)
+    for _ in walk.run(list):
+        if refused:
+            return

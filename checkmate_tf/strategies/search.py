@@ -205,9 +205,10 @@ class _Walk:
             chosen = pool[0] if self.random.random() < 0.7 else pool[int(self.random.integers(len(pool)))]
             state = self._phased(chosen)
             if rounds % 4 == 3:
-                state.alpha = max(0.0, state.alpha + self.random.choice([-0.5, 0.5]))
-                if self._play(state) <= 0:
-                    continue
+                other = state.copy()
+                other.alpha = max(0.0, state.alpha + self.random.choice([-0.5, 0.5]))
+                if self._play(other) > 0:
+                    state = other
             yield from self._anneal(
                 state, 2000 * (1 + rounds), *self._heat(state, float(self.random.choice([0.05, 0.02, 0.005])))
             )

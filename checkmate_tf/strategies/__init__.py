@@ -51,13 +51,27 @@ class Strategy:
         return function
 
 
-_CHECKMATE, _TWREMAT = "Jain et al., MLSys 2020", "Kumar et al., NeurIPS 2019"
+_REVOLVE, _CHEN = "Griewank and Walther, TOMS 2000", "Chen et al., 2016"
+_CHECKMATE = "Jain et al., MLSys 2020"
 
 STRATEGIES: dict[str, Strategy] = {
     "checkmate": Strategy(
         "checkmate:checkmate", "search and proven bound for problem (9)", _CHECKMATE, True, True, True, proves=True
     ),
     "checkpoint-all": Strategy("baselines:checkpoint_all", "nothing is recomputed", _CHECKMATE, True, False, False),
+    "griewank": Strategy("griewank:griewank", "revolve, chains only", _REVOLVE, False, False, "partly"),
+    "chen-sqrt": Strategy("chen:chen_sqrt", "sqrt(n) segments, chains only", _CHEN, False, False, False),
+    "chen-greedy": Strategy("chen:chen_greedy", "segments of a size, chains only", _CHEN, False, False, "partly"),
+    "ap-sqrt": Strategy(
+        "articulation:ap_sqrt", "sqrt(n) of the points of articulation", _CHECKMATE, "partly", False, False
+    ),
+    "ap-greedy": Strategy(
+        "articulation:ap_greedy", "segments between points of articulation", _CHECKMATE, "partly", False, "partly"
+    ),
+    "linearized-sqrt": Strategy("linearized:linearized_sqrt", "sqrt(n) of all nodes", _CHECKMATE, True, False, False),
+    "linearized-greedy": Strategy(
+        "linearized:linearized_greedy", "segments of a size, of all nodes", _CHECKMATE, True, False, "partly"
+    ),
     "milp": Strategy("milp:milp", "problem (9) in a solver of programs", _CHECKMATE, True, True, True, proves=True),
     "lp-rounding": Strategy("rounding:lp_rounding", "relaxation, rounded in two phases", _CHECKMATE, True, True, True),
     "lp-rounding-random": Strategy(

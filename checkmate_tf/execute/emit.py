@@ -37,6 +37,9 @@ __all__ = ["emit"]
 _FUSED_LATER = frozenset({"Pad", "PadV2", "MirrorPad", "BiasAddGrad"})
 _LOOPS = frozenset({"While", "StatelessWhile"})
 
+# Grappler sorts the inputs of a commutative operation by name: another name is another order of summation, and other bits.
+_SORTED = frozenset({"AddN", "AccumulateNV2"})
+
 # The input on which to gate, where it is not simply the first that will do.
 _GATED_INPUT = {
     "Conv2DBackpropFilter": 0,
@@ -212,6 +215,8 @@ class _Emission:
 
     def _gated_inputs(self, op: tf.Operation) -> list[int]:
         """Which inputs to hold back; none if only an edge to the operation itself will do."""
+        if op.type in _SORTED:
+            return []
         kinds = [self._kind(t) for t in inputs_of(op)]
         if op.type in _LOOPS:  # what waits for no state would run ahead
             return [k for k, kind in enumerate(kinds) if kind in (LARGE, SMALL)]

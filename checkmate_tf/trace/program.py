@@ -26,6 +26,7 @@ from ..graph import BACKWARD, FORWARD, LOSS, Graph
 from .ops import ELEMENTWISE, inputs_of, is_read_only, is_source, is_stateful, view_of, writes_resource
 from .static import StaticStep
 from .step import TracedStep, is_gradient
+from .trees import gather_trees, within_trees
 
 __all__ = ["Program", "build_program"]
 
@@ -114,10 +115,12 @@ def build_program(
             classes[op] = SHAPE
         else:
             classes[op] = LARGE if sizes[op] >= large_bytes else SMALL
-    groups, shapes = _group(step.operations, classes)
+    reads = lambda op: classes[op] != SHAPE  # noqa: E731 - a short callback
+    operations = gather_trees(step.operations, step.outputs, reads, lambda op: classes[op] == LARGE)
+    groups, shapes = _group(operations, classes)
     readers = _readers(step, static, classes)
     memory = _Memory(sizes, scratch or {}, static, readers)
-    groups = _merge(groups, classes, memory)
+    groups = _merge(groups, classes, memory, within_trees(operations, step.outputs, reads))
     return _program(step, static, name, groups, shapes, classes, memory)
 
 
@@ -215,12 +218,13 @@ def _merge(
     groups: list[list[tf.Operation]],
     classes: Mapping[tf.Operation, str],
     memory: _Memory,
+    partial: set[tf.Operation],
 ) -> list[list[tf.Operation]]:
     """Merge a group into the next one if that is the only one that reads it.
 
     A value with one reader right behind it is never worth keeping instead of what the reader makes of it, unless it is
     smaller. The merged node holds both sets of inputs at once, so a merge that needs more memory than any node does
-    today is left out.
+    today is left out, but for partial sums and products (see `trees`).
     """
     static, sizes = memory.static, memory.sizes
     home = {op: k for k, group in enumerate(groups) for op in group}
@@ -245,7 +249,7 @@ def _merge(
             before, earlier, _, _ = stack[-1]
             joined, together = before + group, earlier | reads
             grows = sum(sizes[op] for op in group) > sum(sizes[op] for op in before) and not fixed
-            if grows or needs(joined, together) > limit:
+            if before[-1] not in partial and (grows or needs(joined, together) > limit):
                 break
             group, reads = joined, together
             stack.pop()

@@ -1,0 +1,94 @@
+"""Trees of sums and products, which Grappler rewrites whole, kept whole.
+
+Grappler's arithmetic optimizer reorders a tree of additions, or of multiplications, so that small terms meet first. An
+operation belongs to such a tree if its only reader is of its own kind and no control edge touches it. A plan that puts
+a barrier between the two hides the tree from Grappler, and the sum is rounded in another order than in the plain step.
+So an operation within a tree is computed right before its reader, and in the same node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from .ops import ELEMENTWISE, inputs_of
+
+__all__ = ["gather_trees", "within_trees"]
+
+_KINDS = {"Add": "sum", "AddV2": "sum", "Mul": "product"}
+
+
+def within_trees(
+    operations: list[tf.Operation], outputs: list[tf.Tensor], reads: Callable[[tf.Operation], bool]
+) -> set[tf.Operation]:
+    """The operations whose only reader is a sum of which they are a partial sum, or the same of products.
+
+    Arguments as for `gather_trees`.
+    """
+    readers = _readers(operations, outputs, reads)
+    return {op for op in operations if _is_partial(op, readers.get(op, []))}
+
+
+def gather_trees(
+    operations: list[tf.Operation],
+    outputs: list[tf.Tensor],
+    reads: Callable[[tf.Operation], bool],
+    large: Callable[[tf.Operation], bool],
+) -> list[tf.Operation]:
+    """The operations in an order in which the large ones of a tree come right before their readers.
+
+    What only one of them reads, and is elementwise, comes right before it.
+
+    Parameters
+    ----------
+    operations : list of tf.Operation
+        In topological order.
+    outputs : list of tf.Tensor
+        The step's results, which count as read by others.
+    reads : callable
+        Whether an operation reads the values of its inputs; those that look at shapes alone are folded away.
+    large : callable
+        Whether the value of an operation is worth deciding about; others stay where they are.
+    """
+    readers = _readers(operations, outputs, reads)
+    later: set[tf.Operation] = set()
+    for op in reversed(operations):
+        mine = readers.get(op, [])
+        if not large(op) or len(mine) != 1:
+            continue
+        feeds = mine[0] in later and op.type in ELEMENTWISE and not op.control_inputs
+        if _is_partial(op, mine) or feeds:
+            later.add(op)
+    order: dict[tf.Operation, None] = {}
+    for op in operations:
+        if op in later:
+            continue
+        stack, found = [op], []
+        while stack:
+            found.append(stack.pop())
+            stack += [t.op for t in inputs_of(found[-1]) if t.op in later and t.op not in order]
+        order |= dict.fromkeys(reversed(found))
+    return list(order)
+
+
+def _is_partial(op: tf.Operation, readers: list[tf.Operation | None]) -> bool:
+    kind = _KINDS.get(op.type)
+    if kind is None or len(readers) != 1 or readers[0] is None or op.control_inputs:
+        return False
+    return _KINDS.get(readers[0].type) == kind and not readers[0].control_inputs
+
+
+def _readers(
+    operations: list[tf.Operation], outputs: list[tf.Tensor], reads: Callable[[tf.Operation], bool]
+) -> dict[tf.Operation, list[tf.Operation | None]]:
+    """Who reads each operation, once for every input; None stands for the results and for control edges."""
+    readers: dict[tf.Operation, list[tf.Operation | None]] = {}
+    for op in operations:
+        for t in inputs_of(op) if reads(op) else ():
+            readers.setdefault(t.op, []).append(op)
+        for c in op.control_inputs:
+            readers.setdefault(c, []).append(None)
+    for t in outputs:
+        readers.setdefault(t.op, []).append(None)
+    return readers

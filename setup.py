@@ -12,8 +12,10 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
-    packages=find_packages(include=["checkmate_tf", "checkmate_tf.*"]),
-    package_data={"checkmate_tf": ["py.typed"]},
+    # data/ is read in a checkout as it lies there; what the package needs of it is installed as checkmate_tf/data
+    packages=[*find_packages(include=["checkmate_tf", "checkmate_tf.*"]), "checkmate_tf.data"],
+    package_dir={"checkmate_tf.data": "data"},
+    package_data={"checkmate_tf": ["py.typed"], "checkmate_tf.data": ["v100_cost_model.json"]},
     install_requires=[
         "tensorflow>=2.16,<2.22",
         "keras>=3.10,<3.16",

@@ -628,7 +628,7 @@ def test_graphs_of_models(tmp_path):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--costs", "v100"], 'CostError costs "v100" (modelled times of an NVIDIA V100) are not there yet'),
+        (["--costs", "v100", "--level", "op"], 'costs "v100" (modelled V100 kernel costs) are of layers, not of ops'),
         (["--costs", "guess", "--level", "op"], "--level op has flops, profile, roofline"),
         (["--costs", "profile"], "unknown at --level layer"),
         (["--level", "kernel"], "choose one of layer, op"),

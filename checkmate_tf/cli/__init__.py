@@ -120,7 +120,13 @@ def graph(
     ],
     batch_size: Annotated[int | None, typer.Option(min=1, help="Samples in a batch. Default: 32.")] = None,
     level: Annotated[str, typer.Option(help="A node for each layer, or for each op of the training step.")] = "layer",
-    costs: Annotated[str, typer.Option(help="flops; at op level profile (this device) and roofline, too.")] = "flops",
+    costs: Annotated[
+        str,
+        typer.Option(
+            help="flops; at layer level v100 (modelled V100 kernel costs), too; at op level profile (this device) and "
+            "roofline."
+        ),
+    ] = "flops",
     input_shape: Annotated[str | None, typer.Option(help="For keras.applications, e.g. 96,96,3.")] = None,
     classes: Annotated[int | None, typer.Option(min=1, help="For keras.applications.")] = None,
     optimizer: Annotated[

@@ -15,7 +15,7 @@ from .console import BadInput, prepare_tensorflow, stderr
 __all__ = ["GraphCommand", "run_graph"]
 
 DEFAULT_BATCH = 32
-_LEVELS = {"layer": ("flops",), "op": ("flops", "profile", "roofline")}
+_LEVELS = {"layer": ("flops", "v100"), "op": ("flops", "profile", "roofline")}
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,11 @@ def _check(command: GraphCommand) -> None:
     level, costs = command.level, command.costs
     if level not in _LEVELS:
         raise BadInput(f"--level {level!r} is unknown: choose one of {', '.join(_LEVELS)}")
-    if costs == "v100":
-        raise CostError('costs "v100" (modelled times of an NVIDIA V100) are not there yet: use --costs flops')
+    if costs == "v100" and level != "layer":
+        raise CostError(
+            'costs "v100" (modelled V100 kernel costs) are of layers, not of ops: add --level layer, or take '
+            f"--costs {', '.join(_LEVELS[level])}"
+        )
     if costs not in _LEVELS[level]:
         known = "; ".join(f"--level {name} has {', '.join(models)}" for name, models in _LEVELS.items())
         raise BadInput(f"--costs {costs!r} is unknown at --level {level}: {known}")

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from ..costs.layer_flops import layer_flops
 from ..errors import BatchSizeError, CostError, DynamicShapeError, ModelError, TraceError
@@ -35,7 +35,7 @@ __all__ = ["LAYER_COSTS", "LayerCall", "LayerCalls", "layer_calls", "layer_graph
 
 Shape: TypeAlias = tuple[int, ...]
 
-#: Named costs of a layer: the convention of `layer_flops`, and the unit.
+#: FLOPs as costs of a layer: the convention of `layer_flops`, and the unit.
 LAYER_COSTS = {
     "flops": ("artifact", "multiply-add"),
     "multiply-adds": ("multiply-adds", "multiply-add"),
@@ -106,9 +106,10 @@ def layer_graph(model: Any, batch_size: int, costs: str | Callable[[LayerCall], 
     batch_size : int
     costs : str, callable or (n,) array
         "flops" (or "artifact": the papers' count), "multiply-adds" (where elementwise layers are free), or "true" for
-        all floating-point operations: see `layer_flops`; a callable from `LayerCall` to the
-        cost of its forward pass; or the costs of all n nodes. Unless all are given, a gradient costs twice the
-        forward pass, and the loss nothing.
+        all floating-point operations: see `layer_flops`; "v100", modelled V100 kernel costs in microseconds, fitted to
+        published measurements (`costs/v100.py`); a callable from `LayerCall` to the cost of its forward pass; or the
+        costs of all n nodes. A gradient costs twice the forward pass and the loss nothing, unless the costs say
+        otherwise ("v100", or all given).
 
     Returns
     -------
@@ -149,16 +150,12 @@ def layer_graph(model: Any, batch_size: int, costs: str | Callable[[LayerCall], 
             gradient[i] = len(inputs)
             inputs.append([i, *through, *(gradient[j] for j in through), *([n] if i in known.outputs else [])])
     layers = [*range(n), *gradient]  # of all nodes but the loss
-    forward, unit = _costs(calls, costs)
-    if forward is None:
-        node_costs = np.array(costs, dtype=np.float64)
-        if node_costs.shape != (len(inputs),):
-            raise CostError(
-                f"costs have shape {node_costs.shape}, but the graph of {model.name!r} has {len(inputs)} nodes: {n} "
-                f'layers, the loss and {len(gradient)} gradients; give one for each, or "flops"'
-            )
-    else:
-        node_costs = np.array([*forward, 0.0, *(_GRADIENT_COST * forward[i] for i in gradient)])
+    node_costs, unit = _costs(known, [*gradient], costs)
+    if node_costs.shape != (len(inputs),):
+        raise CostError(
+            f"costs have shape {node_costs.shape}, but the graph of {model.name!r} has {len(inputs)} nodes: {n} "
+            f'layers, the loss and {len(gradient)} gradients; give one for each, or "flops"'
+        )
     sizes = [calls[i].output_bytes for i in layers]
     names = [calls[i].name for i in layers]
     return Graph(
@@ -351,17 +348,27 @@ def _argument_shapes(node: Any, values: Mapping[int, _Value]) -> Iterator[Shape]
                 yield tuple(int(d) for d in leaf.shape)
 
 
-def _costs(calls: tuple[LayerCall, ...], costs: Any) -> tuple[list[float] | None, str]:
-    """Costs of the forward nodes and their unit; None where the costs of all nodes are given."""
+def _costs(known: LayerCalls, gradients: list[int], costs: Any) -> tuple[NDArray[np.float64], str]:
+    """Costs of all nodes (layers, loss, gradients), and their unit."""
+    calls = known.calls
+    unit = ""
     if isinstance(costs, str):
+        if costs == "v100":
+            from ..costs.v100 import step_us
+
+            return step_us(known, gradients), "us"
         if costs not in LAYER_COSTS:
             raise CostError(
-                f"costs={costs!r} is not a cost of layers; there are {', '.join(map(repr, LAYER_COSTS))}, or give a "
-                "callable (LayerCall -> cost) or one cost for each node (profiles are for the op level)"
+                f"costs={costs!r} is not a cost of layers; there are {', '.join(map(repr, [*LAYER_COSTS, 'v100']))}, "
+                "or give a callable (LayerCall -> cost) or one cost for each node (profiles are for the op level)"
             )
         convention, unit = LAYER_COSTS[costs]
-        return [layer_flops(c.operation, c.argument_shapes, c.output_shapes, convention) for c in calls], unit
-    return ([float(costs(call)) for call in calls] if callable(costs) else None), ""
+        forward = [layer_flops(c.operation, c.argument_shapes, c.output_shapes, convention) for c in calls]
+    elif callable(costs):
+        forward = [float(costs(call)) for call in calls]
+    else:
+        return np.array(costs, dtype=np.float64), unit
+    return np.array([*forward, 0.0, *(_GRADIENT_COST * forward[i] for i in gradients)]), unit
 
 
 def _parameter_bytes(model: Any) -> int:

@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("--margin", type=float, default=0.10, help="of the hard limit over the budget (default 0.10)")
     parser.add_argument("--time-limit", type=float, default=20.0, help="seconds of solving a cell")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/budget_holds"))
+    parser.add_argument("--strategies", nargs="*", default=["checkmate"], help="how to schedule (default checkmate)")
     parser.add_argument("--no-limits", action="store_true", help="leave out the runs under a hard limit")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -52,7 +53,9 @@ def main() -> None:
         if "activation_bytes" in plain:
             for fraction in fractions:
                 budget = int(plain["constant_bytes"] + fraction * plain["activation_bytes"])
-                requests.append({"network": name, "fraction": fraction, "budget": budget})
+                for strategy in options.strategies:
+                    chosen = {} if strategy == "checkmate" else {"strategy": strategy}
+                    requests.append({"network": name, "fraction": fraction, "budget": budget, **chosen})
     cells = []
     for request in requests:
         cells.append(run(options.output, {"run": "cell", **request, "time_limit": options.time_limit}))
@@ -67,9 +70,14 @@ def main() -> None:
     write_table(options.output)
 
 
+def _path(output: Path, request: dict) -> Path:
+    keys = ("run", "network", "fraction", "strategy")
+    return output / ("-".join(str(request[k]) for k in keys if k in request) + ".json")
+
+
 def run(output: Path, request: dict, limit_mb: int | None = None) -> dict:
     """Run a child, or read what an earlier run left."""
-    path = output / ("-".join(str(request[k]) for k in ("run", "network", "fraction") if k in request) + ".json")
+    path = _path(output, request)
     if path.exists():
         return json.loads(path.read_text())
     environment = {**os.environ, "TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -124,10 +132,17 @@ def child_cell(request: dict) -> dict:
     begun = time.perf_counter()
     try:
         checkmate_tf.compile(
-            ours, budget=request["budget"], data=network.data(1), time_limit=request["time_limit"], progress=False
+            ours,
+            budget=request["budget"],
+            data=network.data(1),
+            time_limit=request["time_limit"],
+            strategy=request.get("strategy", "checkmate"),
+            progress=False,
         )
     except checkmate_tf.InfeasibleBudgetError as error:
         return {"infeasible": str(error), "least_bytes": error.minimum_bytes, "proven": error.proven}
+    except checkmate_tf.StrategyError as error:
+        return {"refused": str(error)}
     seconds = time.perf_counter() - begun
     start = [v.numpy() for v in every_variable(ours)]
     peak, fit = peaks(ours, network)
@@ -144,6 +159,7 @@ def child_cell(request: dict) -> dict:
         "verified_bytes": report["measured_peak_bytes"],
         "peak_bytes": peak,
         "fit_peak_bytes": fit,
+        "exceeded_bytes": list(planned_again(ours)),
         "plans_tried": len(report["attempts"]),
         "recomputations": report["recomputations"],
         "overhead": report["overhead"],
@@ -176,7 +192,12 @@ def child_limit_ours(request: dict) -> dict:
     network = NETWORKS[request["network"]]
     model = network.model()
     checkmate_tf.compile(
-        model, budget=request["budget"], data=network.data(1), time_limit=request["time_limit"], progress=False
+        model,
+        budget=request["budget"],
+        data=network.data(1),
+        time_limit=request["time_limit"],
+        strategy=request.get("strategy", "checkmate"),
+        progress=False,
     )
     return train(model, network)
 
@@ -213,7 +234,8 @@ def reset(model, values: list) -> None:
 def peaks(model, network) -> tuple[int, int]:
     """Peak of the allocator over eight training steps, and over a fit, whose input pipeline shares the CPU.
 
-    The first step is for warming up. Variables end as they began.
+    The first step is for warming up. Variables end as they began. Where a compiled model plans again meanwhile, both
+    are taken of the plan that it ends with.
     """
     import tensorflow as tf
 
@@ -221,15 +243,25 @@ def peaks(model, network) -> tuple[int, int]:
     batch = x[: network.batch_size], y[: network.batch_size]
     model.train_on_batch(*batch)
     before = [v.numpy() for v in every_variable(model)]
-    tf.config.experimental.reset_memory_stats("CPU:0")
-    for _ in range(8):
-        model.train_on_batch(*batch)
-    step = tf.config.experimental.get_memory_info("CPU:0")["peak"]
-    tf.config.experimental.reset_memory_stats("CPU:0")
-    model.fit(x, y, batch_size=network.batch_size, shuffle=False, verbose=0)
-    fit = tf.config.experimental.get_memory_info("CPU:0")["peak"]
+
+    def steady(action) -> int:
+        while True:
+            plans = len(planned_again(model))
+            tf.config.experimental.reset_memory_stats("CPU:0")
+            action()
+            if len(planned_again(model)) == plans:
+                return int(tf.config.experimental.get_memory_info("CPU:0")["peak"])
+
+    step = steady(lambda: [model.train_on_batch(*batch) for _ in range(8)])
+    fit = steady(lambda: model.fit(x, y, batch_size=network.batch_size, shuffle=False, verbose=0))
     reset(model, before)
-    return int(step), int(fit)
+    return step, fit
+
+
+def planned_again(model) -> tuple[int, ...]:
+    """The peaks that made a compiled model plan again while it trained, bytes."""
+    report = getattr(model, "checkmate", None)
+    return report.exceeded_bytes if report is not None else ()
 
 
 def compare(plain, ours, network, start: list) -> tuple[bool, dict]:
@@ -266,7 +298,11 @@ def compare(plain, ours, network, start: list) -> tuple[bool, dict]:
 
 
 def first_step(model, network, start: list) -> tuple[float, list]:
-    """Loss of one step from the given state, and all gradients (by Adam's momenta)."""
+    """Loss of one step from the given state, and all gradients (by Adam's momenta).
+
+    Traced anew, so that both models know the batch size: with an open one, Grappler rounds plain steps in another way.
+    """
+    model.train_function = None
     reset(model, start)
     loss = float(model.train_on_batch(*network.data(1))[0])
     return loss, [v.numpy().astype("float64") for v in model.optimizer.variables if "momentum" in v.path]
@@ -305,7 +341,7 @@ def write_table(output: Path) -> None:
 
     order = {name: k for k, name in enumerate(_titles())}
     cells = [json.loads(p.read_text()) for p in output.glob("cell-*.json")]
-    cells.sort(key=lambda c: (order.get(c["network"], 99), -c["fraction"]))
+    cells.sort(key=lambda c: (order.get(c["network"], 99), -c["fraction"], c.get("strategy", "")))
     lines = [
         "| network | budget | measured | predicted | equal bits, Grappler off | difference, on (of plain, on and off) "
         "| step time | predicted | proven gap | compile (profile) | hard limit: plain / ours |",
@@ -313,20 +349,24 @@ def write_table(output: Path) -> None:
     ]
     for cell in cells:
         title, share = _titles()[cell["network"]], f"{cell['fraction']:.0%}: {cell['budget'] / 1e6:.0f} MB"
+        if "strategy" in cell:
+            title += f", {cell['strategy']}"
         if "peak_bytes" not in cell:
             least = f"refused: at least {cell.get('least_bytes', 0) / 1e6:.0f} MB"
-            why = least if "infeasible" in cell else cell.get("failed")
+            why = least if "infeasible" in cell else cell.get("refused", cell.get("failed"))
             lines.append(f"| {title} | {share} | {why} | | | | | | | | |")
             continue
         first = cell.get("first_step_error")
         error = f"{max(first.values()):.0e} ({max(cell['grappler_error'].values()):.0e})" if first else "not compared"
+        times = len(cell.get("exceeded_bytes", ()))
+        again = f" (planned again in training: {times})" if times else ""
         hard = []
         for run_name in ("limit_plain", "limit_ours"):
-            path = output / f"{run_name}-{cell['network']}-{cell['fraction']}.json"
+            path = _path(output, {**cell, "run": run_name})
             result = json.loads(path.read_text()) if path.exists() else {}
             hard.append("trains" if result.get("trained") else result.get("failed", "not run"))
         lines.append(
-            f"| {title} | {share} | {cell['peak_bytes'] / 1e6:.0f} MB | {cell['predicted_bytes'] / 1e6:.0f} MB "
+            f"| {title} | {share} | {cell['peak_bytes'] / 1e6:.0f} MB{again} | {cell['predicted_bytes'] / 1e6:.0f} MB "
             f"| {'yes' if cell['bit_equal'] else 'NO'} | {error} | {cell['step_ratio']:.2f}x "
             f"| {1 + cell['overhead']:.2f}x | {cell['gap']:.1%} | {cell['compile_seconds']:.0f} s "
             f"({cell['seconds'].get('costs', 0):.0f} s) | {hard[0]} / {hard[1]} |"

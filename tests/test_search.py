@@ -12,7 +12,7 @@ from checkmate_tf.plan import evaluate, plan_from_sequence
 from checkmate_tf.schedule import Schedule
 from checkmate_tf.strategies.polish import polish
 from checkmate_tf.strategies.problem import flatten, last_needs, pinned_bytes
-from checkmate_tf.strategies.search import _ALPHAS, _Walk, KeepSet, search
+from checkmate_tf.strategies.search import _ALPHAS, KeepSet, _Walk, search
 from checkmate_tf.strategies.simulate import buffers, simulate
 
 

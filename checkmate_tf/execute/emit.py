@@ -37,7 +37,7 @@ __all__ = ["emit"]
 _FUSED_LATER = frozenset({"Pad", "PadV2", "MirrorPad", "BiasAddGrad"})
 _LOOPS = frozenset({"While", "StatelessWhile"})
 
-# Grappler sorts the inputs of a commutative operation by name: another name is another order of summation, and other bits.
+# Grappler sorts the inputs of a commutative operation by name: another name is another order of summation.
 _SORTED = frozenset({"AddN", "AccumulateNV2"})
 
 # The input on which to gate, where it is not simply the first that will do.

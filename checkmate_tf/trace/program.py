@@ -30,6 +30,8 @@ from .trees import gather_trees, within_trees
 
 __all__ = ["Program", "build_program"]
 
+_SUMS = frozenset({"AddN", "AccumulateNV2"})
+
 SOURCE, VIEW, SHAPE, SMALL, LARGE = "source", "view", "shape", "small", "large"
 
 
@@ -365,7 +367,8 @@ def _recompute_until(
     """First stage in which a node may no longer be computed again: 0 if it has effects, n if nothing forbids it.
 
     A small value is kept, so for its node that is the next stage. A node that reads variables itself (a loop over a
-    cell) must not be computed again once one of them was assigned.
+    cell) must not be computed again once one of them was assigned. A sum of three and more runs once, too: its kernel
+    begins with an input whose memory it can take over, so a copy whose inputs live on would round in another order.
     """
     written: dict[int, list[int]] = {}
     for k, group in enumerate(groups):
@@ -378,6 +381,9 @@ def _recompute_until(
     for k, group in enumerate(groups):
         if any(is_stateful(op) for op in group):
             until.append(0)
+            continue
+        if any(op.type in _SUMS and len(op.inputs) > 2 for op in group):
+            until.append(1)
             continue
         limit = k + 1 if any(classes[op] == SMALL for op in group) else len(groups)
         for op in group:

@@ -52,7 +52,8 @@ class Strategy:
 
 
 _REVOLVE, _CHEN = "Griewank and Walther, TOMS 2000", "Chen et al., 2016"
-_CHECKMATE = "Jain et al., MLSys 2020"
+_CHECKMATE, _TWREMAT = "Jain et al., MLSys 2020", "Kumar et al., NeurIPS 2019"
+_MOCCASIN = "Bartan et al., ICML 2023"
 
 STRATEGIES: dict[str, Strategy] = {
     "checkmate": Strategy(
@@ -76,6 +77,16 @@ STRATEGIES: dict[str, Strategy] = {
     "lp-rounding": Strategy("rounding:lp_rounding", "relaxation, rounded in two phases", _CHECKMATE, True, True, True),
     "lp-rounding-random": Strategy(
         "rounding:lp_rounding_random", "relaxation, rounded at random", _CHECKMATE, True, True, True
+    ),
+    "twremat": Strategy(
+        "treewidth:twremat", "divide and conquer on a tree decomposition", _TWREMAT, True, False, "partly"
+    ),
+    "xla-greedy": Strategy(
+        "xla_greedy:xla_greedy", "the greedy pass of XLA, as told there", _TWREMAT, True, True, True
+    ),
+    "moccasin": Strategy("moccasin:moccasin", "retention intervals in the input order", _MOCCASIN, True, True, True),
+    "moccasin-free": Strategy(
+        "moccasin:moccasin_free", "retention intervals in any order", _MOCCASIN, True, True, True
     ),
 }
 """Every strategy by its name."""

@@ -53,6 +53,8 @@ class Schedule:
     def __post_init__(self) -> None:
         given = self.sequence if isinstance(self.sequence, np.ndarray) else list(self.sequence)
         sequence = np.array(given, dtype=np.int64)
+        if sequence.ndim != 1:
+            raise PlanError(f"a schedule is a sequence of nodes, not {sequence.ndim}-dimensional; see from_matrices")
         sequence.setflags(write=False)
         object.__setattr__(self, "sequence", sequence)
 

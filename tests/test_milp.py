@@ -60,7 +60,7 @@ def test_the_optimum_is_that_of_brute_force(graph, cut):
     assert cost == pytest.approx(expected, abs=1e-6)
     if solution.x is not None:
         R, S = program.unpack(solution.x)
-        schedule = Schedule(graph, R > 0.5, S > 0.5)
+        schedule = Schedule.from_matrices(graph, R > 0.5, S > 0.5)
         assert schedule.peak_bytes <= budget
         assert schedule.cost == pytest.approx(expected, abs=1e-6)
 
@@ -164,7 +164,7 @@ def test_two_phases_give_a_schedule_of_any_keep_set(graph, seed):
     R, S = least_computation(graph, kept)
     assert violations(graph, R, S) == 0
     assert not (kept & ~S).any()
-    evaluate(graph, Schedule(graph, R, S).plan)  # honours recompute_until
+    evaluate(graph, Schedule.from_matrices(graph, R, S).plan)  # honours recompute_until
 
 
 @pytest.mark.parametrize("strategy", ["lp-rounding", "lp-rounding-random"])
@@ -372,7 +372,7 @@ def test_points_are_streamed(monkeypatch):
 
     solution = solve_milp(program.milp, "cp-sat", 30.0, progress=kill)
     R, S = program.unpack(solution.x)
-    assert Schedule(graph, R > 0.5, S > 0.5).peak_bytes <= 5
+    assert Schedule.from_matrices(graph, R > 0.5, S > 0.5).peak_bytes <= 5
     assert solution.bound <= solution.objective
 
 

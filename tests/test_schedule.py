@@ -65,6 +65,11 @@ def test_twice_in_a_stage_is_a_schedule_without_matrices():
     assert schedule.cost == schedule.graph.base_cost + 2
 
 
+def test_matrices_are_no_sequence():
+    with pytest.raises(PlanError, match="2-dimensional"):
+        Schedule(chain(2), np.eye(5, dtype=bool))
+
+
 def test_malformed_matrices():
     graph = chain(1)
     eye, none = np.eye(3, dtype=bool), np.zeros((3, 3), dtype=bool)

@@ -4,6 +4,7 @@ import contextlib
 import heapq
 import logging
 import sys
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -18,10 +19,10 @@ from checkmate_tf.errors import InfeasibleBudgetError, StrategyError
 from checkmate_tf.graph import Graph
 from checkmate_tf.plan import evaluate, plan_from_sequence
 from checkmate_tf.schedule import keep_all
-from checkmate_tf.strategies import SolveOptions
+from checkmate_tf.strategies import SolveOptions, checkmate  # noqa: F401 - its module is patched
 from checkmate_tf.strategies.feasible import proven_minimum
 from checkmate_tf.strategies.legal import legalise
-from checkmate_tf.strategies.moccasin import moccasin, moccasin_free
+from checkmate_tf.strategies.moccasin import improve, moccasin, moccasin_free
 from checkmate_tf.strategies.problem import last_needs
 from checkmate_tf.strategies.retention import Retention
 
@@ -240,6 +241,68 @@ def test_only_cp_sat_serves():
     graph = chain(4)
     with pytest.raises(StrategyError, match="'moccasin' is a constraint program.*not 'highs'"):
         moccasin(graph, 8, SolveOptions(solver="highs"))
+
+
+def test_a_known_schedule_is_improved_without_the_first_phase():
+    graph, budget, poor = with_poor_schedule()
+    options = SolveOptions(gap=0.0)
+    with improve(graph, budget, poor, 60.0, options) as process:
+        news = []
+        while process.running:
+            news += process.news(0.5)
+        news += process.news()
+    assert {message["phase"] for message in news} == {2}
+    sequences = [message["sequence"] for message in news if "sequence" in message]
+    costs = [evaluate(graph, plan_from_sequence(graph, sequence)).cost for sequence in sequences]
+    assert all(cost <= graph.costs[poor].sum() for cost in costs)
+    assert costs[-1] == least_staged_cost(graph, budget) < graph.costs[poor].sum()
+    assert all(keeps(graph, sequence, budget) for sequence in sequences)
+
+
+def test_the_default_strategy_improves_what_its_search_finds_in_a_graph_without_a_backward_pass(monkeypatch):
+    graph, budget, poor = with_poor_schedule()
+    module = sys.modules["checkmate_tf.strategies.checkmate"]
+    calls = []
+
+    def search(*_):
+        yield np.array(poor)
+        while not calls or calls[-1][1] == graph.costs[poor].sum():
+            time.sleep(0.05)
+            yield None
+
+    monkeypatch.setattr(module, "search", search)
+    monkeypatch.setattr(module, "BoundProcess", Silent)
+    monkeypatch.setattr(module, "_IMPROVE", 0.0)
+    options = SolveOptions(time_limit=120, gap=0.0, progress=lambda *call: calls.append(call))
+    schedule = module.checkmate(graph, budget, options)
+    assert schedule.cost < graph.costs[poor].sum()
+    assert schedule.peak_bytes <= budget
+    assert "CP-SAT" in schedule.solver
+
+
+def with_poor_schedule():
+    """A graph without a backward pass, a budget, and a schedule that recomputes too much."""
+    inputs = [[], [0], [1], [2], [3, 0], [4, 1], [5, 2]]
+    graph = Graph("late", list("abcdefg"), [0] * 7, [2, 9, 3, 1, 1, 1, 1], [4, 4, 4, 4, 1, 1, 1], inputs)
+    poor = [0, 1, 2, 3, 0, 4, 0, 1, 5, 0, 1, 2, 6]
+    budget = evaluate(graph, plan_from_sequence(graph, poor)).peak_bytes
+    return graph, budget, poor
+
+
+def keeps(graph, sequence, budget):
+    return evaluate(graph, plan_from_sequence(graph, sequence)).peak_bytes <= budget
+
+
+class Silent(contextlib.nullcontext):
+    """A bound that says nothing."""
+
+    running = True
+
+    def __init__(self, *_):
+        super().__init__(self)
+
+    def news(self):
+        return []
 
 
 class Interrupted(contextlib.nullcontext):

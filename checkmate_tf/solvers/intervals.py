@@ -42,6 +42,8 @@ class IntervalsProcess(JsonProcess):
     seed : int
     memory_limit : int, optional
         Bytes of address space that the process may have.
+    start : sequence of int, optional
+        A schedule that fits, with no more than C_v computations of any v. Phase 2 begins with it, without phase 1.
 
     Notes
     -----
@@ -62,6 +64,7 @@ class IntervalsProcess(JsonProcess):
         workers: int = 0,
         seed: int = 0,
         memory_limit: int | None = None,
+        start: Sequence[int] = (),
     ) -> None:
         arrays = {
             **{key: getattr(graph, key) for key in _COLUMNS},
@@ -71,6 +74,7 @@ class IntervalsProcess(JsonProcess):
             "settings": np.array([free, workers, seed], dtype=np.int64),
             "until": time.time() + time_limit,
             "gap": gap,
+            "start": np.array(start, dtype=np.int64),
         }
         super().__init__(__name__, arrays)
 
@@ -89,7 +93,7 @@ def main(path: str) -> None:
     limit_memory(memory_limit)
     two_phases(
         _graph(fields, constant), budget, fields["copies"].tolist(), free=bool(free), until=float(fields["until"]),
-        gap=float(fields["gap"]), workers=workers, seed=seed, tell=say,
+        gap=float(fields["gap"]), workers=workers, seed=seed, start=fields["start"].tolist(), tell=say,
     )  # fmt: skip
 
 

@@ -34,6 +34,7 @@ it starts to search; and with a free order it rarely gets past a hundred nodes.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -51,7 +52,7 @@ from .feasible import infeasible, proven_minimum
 from .legal import legalise
 from .options import SolveOptions
 
-__all__ = ["COPIES", "moccasin", "moccasin_free", "two_phases"]
+__all__ = ["COPIES", "improve", "moccasin", "moccasin_free", "two_phases"]
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +104,32 @@ def moccasin_free(
     return _moccasin("moccasin-free", graph, budget_bytes, options, copies, workers)
 
 
+def improve(
+    graph: Graph, budget_bytes: int, sequence: Sequence[int], time_limit: float, options: SolveOptions
+) -> IntervalsProcess:
+    """Look for better schedules than one that is known, in the order of the graph.
+
+    A node may be computed C times, or as often as in `sequence`. Without one (empty), it is Moccasin from its phase 1.
+
+    Returns
+    -------
+    IntervalsProcess
+        Not entered yet. Its "sequence" messages need not fit the budget, if there was no sequence.
+
+    Notes
+    -----
+    Measured: on random layered graphs (100 to 250 nodes) this takes most of what the eviction search loses, 10.1 to
+    4.0% and 33.6 to 12.8% of overhead. On ResNet50 and a transformer at 20 and 15% of their peak it gains below 0.04
+    points in the time of the search, nor does a neighbourhood of 6 to 28 stages at a time.
+    """
+    copies = np.maximum(COPIES, np.bincount(np.array(sequence, dtype=np.int64), minlength=len(graph)))
+    return IntervalsProcess(
+        graph, budget_bytes, copies.tolist(), free=False, time_limit=time_limit, gap=options.gap,
+        workers=max(2, (os.cpu_count() or 1) - 2), seed=options.seed, memory_limit=options.memory_limit,
+        start=sequence,
+    )  # fmt: skip
+
+
 def two_phases(
     graph: Graph,
     budget_bytes: int,
@@ -113,6 +140,7 @@ def two_phases(
     gap: float,
     workers: int,
     seed: int,
+    start: Sequence[int],
     tell: Callable[..., None],
 ) -> None:
     """Phase 1, and phase 2 if that found a schedule that fits (section 2.4). Not in a process that has TensorFlow.
@@ -122,6 +150,8 @@ def two_phases(
     copies : (n,) int
     until : float
         When to stop, as `time.time` counts.
+    start : sequence of int
+        A schedule that fits: phase 1 is left out then.
     tell : callable
         Hears of what `solvers.intervals.IntervalsProcess` promises, as keywords.
     """
@@ -129,8 +159,8 @@ def two_phases(
 
     from .retention import Retention
 
-    sequence = list(range(len(graph)))
-    for phase in (1, 2):
+    sequence = list(start) or list(range(len(graph)))
+    for phase in (2,) if start else (1, 2):
         program = Retention(graph, budget_bytes, copies, free=free, phase=phase)
         program.hint(sequence)
         told = 0.0

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOLVER_TESTS := tests/test_bound.py tests/test_lifetimes.py tests/test_milp.py
+SOLVER_TESTS := tests/test_bound.py tests/test_lifetimes.py tests/test_milp.py tests/test_moccasin.py
 STAMP := $(VENV)/.installed
 
 .PHONY: demo test lint bench clean

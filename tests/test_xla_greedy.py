@@ -84,9 +84,9 @@ def test_the_largest_gain_goes_first_and_of_equal_ones_the_cheapest():
     assert greedy_sequence(graph, 8) == [0, 1, 2, 3, 4, 5, 6, 1, 7, 2, 8]
 
 
-def test_what_nobody_has_read_is_put_off_at_no_cost():
-    # v0 was read by v1; v2, as large and dearer, was not: it is computed later instead of twice.
-    graph = plain([[], [0], [], [], [3], [0, 4], [2, 5]], [3, 0, 3, 4, 0, 0, 0], [1.0, 0.0, 4.0, 0.0, 0.0, 0.0, 0.0])
+def test_a_value_that_nobody_has_read_is_put_off_instead_of_computed_twice():
+    # v2 is in memory, not read yet, while v3 is computed.
+    graph = plain([[], [0], [], [], [3], [0, 4], [2, 5]], [3, 0, 4, 4, 0, 0, 0])
     assert greedy_sequence(graph, 8) == [0, 1, 3, 4, 5, 2, 6]
 
 

@@ -16,6 +16,9 @@ TensorFlow would run every recomputation at once, and nothing would be saved, so
 Sources are emitted once. A view is emitted for each copy of what it looks at. Shape operations run once, when what
 they look at is first there. Stateful operations keep their control edges; a copy of an operation that reads variables
 comes before whatever assigns them, as the original does.
+
+Grappler rewrites sums by what it knows of them, and so their last bits: a step planned with an open batch size gets its
+shape operations as constants when it is emitted for the batch that was planned.
 """
 
 from __future__ import annotations
@@ -98,6 +101,9 @@ class _Emission:
         self.graph = graph
         self.checks = list(checks)
         copy_functions(program.step.graph, graph)
+        planned = (program.static.tensors[id(t)].shape for t in program.step.inputs)
+        full = all(t.shape.as_list() == shape.as_list() for t, shape in zip(inputs, planned, strict=True))
+        self.shapes_known = full  # then Grappler sees the constants that it sees in a step traced for this batch
         self.current: dict[tf.Operation, list[tf.Tensor]] = {}  # outputs of the newest copy
         self.copies: dict[tf.Operation, list[tf.Operation]] = {}
         self.seen_from: dict[tf.Operation, tuple[int, ...]] = {}  # ids of the inputs of a view's newest copy
@@ -168,6 +174,8 @@ class _Emission:
 
     def _emit(self, op: tf.Operation, gate: bool = False) -> None:
         """Emit one copy of an operation, after the current barrier if `gate` is set."""
+        if self.shapes_known and self.program.classes.get(op) == SHAPE and self._emit_known(op):
+            return
         inputs = [self.tensor(t) for t in inputs_of(op)]
         controls = [copy for c in op.control_inputs for copy in self._control(c)]
         if self.checks and is_stateful(op):
@@ -198,6 +206,18 @@ class _Emission:
             for t in copy.outputs:
                 self.group_of[id(t)] = self.group
         self.copies.setdefault(op, []).append(copy)
+
+    def _emit_known(self, op: tf.Operation) -> bool:
+        """Emit the values of a shape operation, as tracing for this batch would have put them, if they are known."""
+        values = [tf.get_static_value(self.program.static.tensors[id(t)]) for t in op.outputs]
+        if op.control_inputs or any(value is None for value in values):
+            return False
+        with self.graph.control_dependencies(None), self.graph.device(op.device or None):
+            copies = [tf.constant(v, t.dtype, name=op.name) for v, t in zip(values, op.outputs, strict=True)]
+        self.current[op] = copies
+        self.maker |= {id(t): t.op for t in copies}
+        self.copies.setdefault(op, []).extend(t.op for t in copies)
+        return True
 
     def _control(self, op: tf.Operation) -> list[tf.Operation]:
         """All copies of an operation that another one must come after."""

@@ -206,11 +206,11 @@ class _Walk:
 
     def _give_up_one(self, current: int) -> bool:
         """Plan the recomputation that lowers memory the most now, while `current` is computed; False if none does."""
-        best, most, cheapest = -1, 0, np.inf
+        best, most, cheapest = -1, 0, np.inf  # candidates come by size, and those of equal size by cost
         hopeless = []  # until an input can be had again, or the next reader is another one
         for rank in self.candidates:
             v = self.by_rank[rank]
-            if self.sizes[v] < most:
+            if self.sizes[v] < most or self.sizes[v] == most and self.costs[v] >= cheapest:
                 break
             if v == current or v in self.inputs[current] or self.fresh[v]:
                 continue
@@ -220,10 +220,8 @@ class _Walk:
             if gain <= 0 or self.keys[reader][0] >= self.until[v]:
                 hopeless.append(v)
                 continue
-            # A first computation that nobody has read is put off at no cost.
-            cost = 0.0 if self.used[v] == self.made[v] else self.costs[v]
-            if (gain, -cost) > (most, -cheapest) and self._past_allows(v, revived):
-                best, most, cheapest = v, gain, cost
+            if (gain, -self.costs[v]) > (most, -cheapest) and self._past_allows(v, revived):
+                best, most, cheapest = v, gain, self.costs[v]
         for v in hopeless:
             self._forget(v)
         if best < 0:

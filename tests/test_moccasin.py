@@ -26,6 +26,9 @@ from checkmate_tf.strategies.moccasin import improve, moccasin, moccasin_free
 from checkmate_tf.strategies.problem import last_needs
 from checkmate_tf.strategies.retention import Retention
 
+PATIENT = SolveOptions(time_limit=600, gap=0.0)
+"""For what takes seconds, however busy the machine is."""
+
 
 @st.composite
 def full_graphs(draw, max_nodes):
@@ -162,15 +165,15 @@ def test_any_sequence_is_a_solution_within_its_peak_and_not_below(graph, free, d
 
 
 def test_copies_limit_each_node():
-    graph = chain(4)
-    peak = keep_all(graph).peak_bytes
-    n = len(graph)
-    tight = least_staged_cost(graph, peak - 2)
-    assert graph.base_cost < tight == optimum(graph, peak - 2, [n] * n)
-    assert optimum(graph, peak - 2, [1] * n) == float("inf")
-    assert optimum(graph, peak, [1] * n) == graph.base_cost
-    counts = [2 if k < 2 else 1 for k in range(n)]
-    assert optimum(graph, peak - 1, counts) == graph.base_cost + 1  # f0 is enough
+    graph = chain(3)
+    budget, n = keep_all(graph).peak_bytes - 1, len(graph)
+    tight = least_staged_cost(graph, budget)
+    assert graph.base_cost < tight < float("inf")
+    assert optimum(graph, budget, [3] * n) == tight
+    assert optimum(graph, budget, [1] * n) == float("inf")
+    assert optimum(graph, budget + 1, [1] * n) == graph.base_cost
+    assert optimum(graph, budget, [2, *[1] * (n - 1)]) == tight  # f0 once more is enough
+    assert optimum(graph, budget, [1, *[2] * (n - 1)]) > tight
 
 
 def test_a_free_order_can_save_what_no_recomputation_does():
@@ -196,7 +199,8 @@ def test_two_phases_in_a_child_process(strategy):
     graph = training([[], [0], [1], [2, 0]], [1.0, 2.0, 3.0, 1.0], [4, 2, 3, 2], constant_bytes=5)
     budget = keep_all(graph).peak_bytes - 2
     calls = []
-    schedule = strategy(graph, budget, SolveOptions(gap=0.0, progress=lambda *call: calls.append(call)), workers=1)
+    options = replace(PATIENT, progress=lambda *call: calls.append(call))
+    schedule = strategy(graph, budget, options, workers=1)
     assert schedule.peak_bytes <= budget
     assert (schedule.budget_bytes, schedule.lower_bound, schedule.status) == (budget, 0.0, "feasible")
     assert schedule.strategy == strategy.__name__.replace("_", "-")
@@ -211,7 +215,7 @@ def test_two_phases_in_a_child_process(strategy):
 def test_a_network_within_its_budget():
     graph = unet(2)
     budget = int(0.8 * keep_all(graph).peak_bytes)
-    schedule = moccasin(graph, budget, SolveOptions(time_limit=60, gap=0.05))
+    schedule = moccasin(graph, budget, replace(PATIENT, gap=0.05))
     assert schedule.peak_bytes <= budget
     assert schedule.frontier_advancing
     assert schedule.evaluation.counts.max() == 2
@@ -222,10 +226,10 @@ def test_a_budget_that_is_too_small_names_the_least_peak(strategy, below):
     graph = chain(3, constant_bytes=100)
     low = proven_minimum(graph)[0]
     with pytest.raises(InfeasibleBudgetError) as caught:
-        strategy(graph, low - below, SolveOptions(time_limit=20), workers=1)
+        strategy(graph, low - below, PATIENT, workers=1)
     assert caught.value.proven
     assert low <= caught.value.minimum_bytes <= keep_all(graph).peak_bytes
-    schedule = strategy(graph, caught.value.minimum_bytes, SolveOptions(time_limit=20, gap=1.0), workers=1)
+    schedule = strategy(graph, caught.value.minimum_bytes, replace(PATIENT, gap=1.0), workers=1)
     assert schedule.peak_bytes <= caught.value.minimum_bytes
 
 
@@ -233,7 +237,7 @@ def test_what_its_number_of_copies_rules_out_is_not_called_proven():
     graph = chain(4)
     plain = keep_all(graph).peak_bytes
     with pytest.raises(InfeasibleBudgetError, match="none is ruled out") as caught:
-        moccasin(graph, plain - 1, SolveOptions(time_limit=20), copies=1, workers=1)
+        moccasin(graph, plain - 1, PATIENT, copies=1, workers=1)
     assert (caught.value.proven, caught.value.minimum_bytes) == (False, plain)
 
 
@@ -245,8 +249,7 @@ def test_only_cp_sat_serves():
 
 def test_a_known_schedule_is_improved_without_the_first_phase():
     graph, budget, poor = with_poor_schedule()
-    options = SolveOptions(gap=0.0)
-    with improve(graph, budget, poor, 60.0, options) as process:
+    with improve(graph, budget, poor, PATIENT.time_limit, PATIENT) as process:
         news = []
         while process.running:
             news += process.news(0.5)
@@ -273,7 +276,7 @@ def test_the_default_strategy_improves_what_its_search_finds_in_a_graph_without_
     monkeypatch.setattr(module, "search", search)
     monkeypatch.setattr(module, "BoundProcess", Silent)
     monkeypatch.setattr(module, "_IMPROVE", 0.0)
-    options = SolveOptions(time_limit=120, gap=0.0, progress=lambda *call: calls.append(call))
+    options = replace(PATIENT, progress=lambda *call: calls.append(call))
     schedule = module.checkmate(graph, budget, options)
     assert schedule.cost < graph.costs[poor].sum()
     assert schedule.peak_bytes <= budget

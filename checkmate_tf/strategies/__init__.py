@@ -82,7 +82,7 @@ STRATEGIES: dict[str, Strategy] = {
         "treewidth:twremat", "divide and conquer on a tree decomposition", _TWREMAT, True, False, "partly"
     ),
     "xla-greedy": Strategy(
-        "xla_greedy:xla_greedy", "the greedy pass of XLA, as told there", _TWREMAT, True, True, True
+        "xla_greedy:xla_greedy", "the greedy pass of XLA, as told there", _TWREMAT, True, False, True
     ),
     "moccasin": Strategy("moccasin:moccasin", "retention intervals in the input order", _MOCCASIN, True, True, True),
     "moccasin-free": Strategy(

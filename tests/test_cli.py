@@ -15,6 +15,7 @@ from checkmate_tf.cli.child import Run
 from checkmate_tf.execute import process as process_module
 from checkmate_tf.execute.child import OUT_OF_MEMORY
 from checkmate_tf.execute.process import _explain, run_child
+from checkmate_tf.strategies import STRATEGIES
 
 FAST = ["--costs", "flops", "--time-limit", "2", "--no-verify", "--batch-size", "64"]
 
@@ -232,3 +233,18 @@ def test_ctrl_c_ends_the_child(monkeypatch):
     assert child.poll() is not None
     with pytest.raises(ProcessLookupError):
         os.kill(child.pid, 0)
+
+
+def test_strategies_are_listed_with_their_traits():
+    listed = {row.pop("name"): row for row in json.loads(invoke("strategies", "--json").stdout)}
+    assert set(listed) == set(STRATEGIES)
+    assert {"general", "cost_aware", "memory_aware", "proves"} <= set(listed["checkmate"])
+    assert all(listed["checkmate"][trait] is True for trait in ("general", "cost_aware", "memory_aware", "proves"))
+    assert (listed["chen-greedy"]["general"], listed["chen-greedy"]["memory_aware"]) == (False, "partly")
+    table = invoke("strategies").stdout
+    assert all(name in table for name in STRATEGIES)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_can_be_loaded(name):
+    assert callable(STRATEGIES[name].load())

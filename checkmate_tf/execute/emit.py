@@ -31,7 +31,7 @@ import tensorflow as tf
 from ..errors import PlanError
 from ..grouping import group_computations
 from ..plan import COMPUTE, Plan
-from ..trace.ops import inputs_of, is_stateful
+from ..trace.ops import SUMS, inputs_of, is_stateful
 from ..trace.program import LARGE, SHAPE, SMALL, SOURCE, VIEW, Program
 from ..trace.static import copy_attributes, copy_functions
 
@@ -39,9 +39,6 @@ __all__ = ["emit"]
 
 _FUSED_LATER = frozenset({"Pad", "PadV2", "MirrorPad", "BiasAddGrad"})
 _LOOPS = frozenset({"While", "StatelessWhile"})
-
-# Grappler sorts the inputs of a commutative operation by name: another name is another order of summation.
-_SORTED = frozenset({"AddN", "AccumulateNV2"})
 
 # The input on which to gate, where it is not simply the first that will do.
 _GATED_INPUT = {
@@ -235,7 +232,7 @@ class _Emission:
 
     def _gated_inputs(self, op: tf.Operation) -> list[int]:
         """Which inputs to hold back; none if only an edge to the operation itself will do."""
-        if op.type in _SORTED:
+        if op.type in SUMS:  # Grappler sorts their inputs by name: a gate would be another name, and another order
             return []
         kinds = [self._kind(t) for t in inputs_of(op)]
         if op.type in _LOOPS:  # what waits for no state would run ahead

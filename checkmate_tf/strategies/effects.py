@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..graph import Graph
+from .legal import before_effects
 
 __all__ = ["early_effects", "with_order_of_effects"]
 
@@ -18,14 +19,9 @@ _UPDATES = 3  # a gradient serves so many updates at most: Adam assigns both mom
 
 def with_order_of_effects(graph: Graph) -> Graph:
     """The graph with edges to each node that may run only once from what must come before it (`legal.legalise`)."""
-    inputs, until = [list(row) for row in graph.inputs], graph.recompute_until.tolist()
-    waiting: list[int] = []
-    for v, limit in enumerate(until):
-        if limit == 0:
-            inputs[v] += [i for i in waiting if until[i] <= v]
-            waiting = [i for i in waiting if until[i] > v]
-        if limit < len(graph):
-            waiting.append(v)
+    inputs = [list(row) for row in graph.inputs]
+    for v, earlier in before_effects(graph.recompute_until.tolist()).items():
+        inputs[v] += earlier
     return replace(graph, inputs=inputs)
 
 

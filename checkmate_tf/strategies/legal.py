@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from ..graph import Graph
 
-__all__ = ["legalise"]
+__all__ = ["before_effects", "legalise"]
 
 
 def legalise(graph: Graph, sequence: Iterable[int]) -> list[int]:
@@ -38,7 +38,7 @@ def legalise(graph: Graph, sequence: Iterable[int]) -> list[int]:
     """
     n, until = len(graph), graph.recompute_until.tolist()
     first: list[list[int]] = [list(row) for row in graph.inputs]  # what comes before the first computation of a node
-    for node, earlier in _before_effects(until).items():
+    for node, earlier in before_effects(until).items():
         first[node] += earlier
     done, stage, order = [False] * n, 0, []
     asked = [int(node) for node in sequence]
@@ -63,7 +63,7 @@ def legalise(graph: Graph, sequence: Iterable[int]) -> list[int]:
     return order
 
 
-def _before_effects(until: list[int]) -> dict[int, list[int]]:
+def before_effects(until: list[int]) -> dict[int, list[int]]:
     """For each node with effects, the nodes below it that must be computed before it and not before an earlier one."""
     found: dict[int, list[int]] = {}
     waiting: list[int] = []

@@ -23,14 +23,12 @@ from numpy.typing import NDArray
 
 from ..errors import DynamicShapeError
 from ..graph import BACKWARD, FORWARD, LOSS, Graph
-from .ops import ELEMENTWISE, inputs_of, is_read_only, is_source, is_stateful, view_of, writes_resource
+from .ops import ELEMENTWISE, SUMS, inputs_of, is_read_only, is_source, is_stateful, view_of, writes_resource
 from .static import StaticStep
 from .step import TracedStep, is_gradient
 from .trees import gather_trees, within_trees
 
 __all__ = ["Program", "build_program"]
-
-_SUMS = frozenset({"AddN", "AccumulateNV2"})
 
 SOURCE, VIEW, SHAPE, SMALL, LARGE = "source", "view", "shape", "small", "large"
 
@@ -382,7 +380,7 @@ def _recompute_until(
         if any(is_stateful(op) for op in group):
             until.append(0)
             continue
-        if any(op.type in _SUMS and len(op.inputs) > 2 for op in group):
+        if any(op.type in SUMS and len(op.inputs) > 2 for op in group):
             until.append(1)
             continue
         limit = k + 1 if any(classes[op] == SMALL for op in group) else len(groups)

@@ -177,6 +177,20 @@ def residual(dropout: float = 0.3) -> keras.Model:
     return _compiled(keras.Model(inputs, layers.Dense(4, activation="softmax")(x), name="residual"))
 
 
+def sums() -> keras.Model:
+    """Sums of three and more, forwards and backwards, and counts that are no powers of two: order shows in the bits."""
+    inputs = keras.Input((9, 9, 3))
+    x = layers.Conv2D(11, 3, padding="same")(inputs)
+    for _ in range(3):
+        wide = layers.Conv2D(11, 3, padding="same", activation="relu")(x)
+        narrow = layers.BatchNormalization()(layers.Conv2D(11, 1)(x))
+        gated = layers.Multiply()([x, layers.Activation("tanh")(x)])
+        x = layers.LayerNormalization()(layers.Add()([wide, narrow, gated, x]))
+    x = layers.GlobalAveragePooling2D()(x)
+    model = keras.Model(inputs, layers.Dense(5, activation="softmax")(x), name="sums")
+    return _compiled(model, keras.optimizers.SGD(0.1, momentum=0.9))
+
+
 def unet() -> keras.Model:
     inputs = x = keras.Input((16, 16, 3))
     skips = []
@@ -368,6 +382,7 @@ DENSE = Case(dense_model, vectors)
 
 CASES = {
     "residual": Case(residual, images(16)),
+    "sums": Case(sums, images(9, classes=5), budget=0.5, batch=7),
     "unet": Case(unet, _masks),
     "transformer": Case(transformer, tokens(24)),
     "recurrent": Case(recurrent, tokens(20), batch=32),

@@ -10,6 +10,7 @@ less variables and inputs) on top of variables and inputs. For each budget:
 
     python benchmarks/budget_holds.py                      # two networks, two budgets
     python benchmarks/budget_holds.py --full               # everything; resumes what is in the output folder
+    python benchmarks/budget_holds.py --networks small --fractions 0.7 --strategies all --no-limits --output DIR
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import sys
 import time
 from pathlib import Path
 
+NETWORKS = ("mobilenet", "resnet50", "vgg16", "unet", "transformer", "lstm")
 FRACTIONS = (0.8, 0.6, 0.4, 0.3)
 STEPS = 3
 
@@ -35,7 +37,7 @@ def main() -> None:
     parser.add_argument("--margin", type=float, default=0.10, help="of the hard limit over the budget (default 0.10)")
     parser.add_argument("--time-limit", type=float, default=20.0, help="seconds of solving a cell")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/budget_holds"))
-    parser.add_argument("--strategies", nargs="*", default=["checkmate"], help="how to schedule (default checkmate)")
+    parser.add_argument("--strategies", nargs="*", default=["checkmate"], help='how to schedule (default checkmate), or "all"')
     parser.add_argument("--no-limits", action="store_true", help="leave out the runs under a hard limit")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -43,8 +45,12 @@ def main() -> None:
         request = json.loads(options.child)
         print("RESULT " + json.dumps(CHILDREN[request["run"]](request)), flush=True)
         return
-    names = options.networks or (list(_titles()) if options.full else ["mobilenet", "transformer"])
+    names = options.networks or (NETWORKS if options.full else ("mobilenet", "transformer"))
     fractions = options.fractions or (FRACTIONS if options.full else (0.6, 0.4))
+    if options.strategies == ["all"]:
+        from checkmate_tf.strategies import STRATEGIES
+
+        options.strategies = list(STRATEGIES)
     options.output.mkdir(parents=True, exist_ok=True)
     requests = []
     for name in names:

@@ -156,6 +156,7 @@ MODELS: dict[str, Callable[[], keras.Model]] = {
     "FCN8, plain encoder": lambda: fcn8(plain_encoder),
     "FCN32": fcn32,
     "transformer": transformer,
+    "transformer-500": lambda: transformer(500, width=64, heads=4),
 }
 
 

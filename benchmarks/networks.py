@@ -85,7 +85,19 @@ def lstm(length: int = 128, width: int = 128) -> keras.Model:
     return keras.Sequential([keras.Input((length, 32)), *layers, L.Dense(10, activation="softmax")], name="lstm")
 
 
+def small(size: int = 32, width: int = 32, blocks: int = 6) -> keras.Model:
+    """A residual network with dropout, soon trained: for comparing all strategies."""
+    x = inputs = keras.Input((size, size, 3))
+    x = L.Conv2D(width, 3, padding="same", activation="relu")(x)
+    for _ in range(blocks):
+        y = L.ReLU()(L.BatchNormalization()(L.Conv2D(width, 3, padding="same", use_bias=False)(x)))
+        y = L.BatchNormalization()(L.Conv2D(width, 3, padding="same")(y))
+        x = L.Dropout(0.1)(L.ReLU()(L.Add()([x, y])))
+    return keras.Model(inputs, L.Dense(10, activation="softmax")(L.GlobalAveragePooling2D()(x)), name="small")
+
+
 NETWORKS = {
+    "small": Network("small residual network, 32 px", small, (32, 32, 3), batch_size=64),
     "mobilenet": Network("MobileNet, 96 px", application("MobileNet", 96), (96, 96, 3)),
     "resnet50": Network("ResNet50, 96 px", application("ResNet50", 96), (96, 96, 3)),
     "vgg16": Network("VGG16, 64 px", application("VGG16", 64), (64, 64, 3), batch_size=64),

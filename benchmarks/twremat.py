@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-RESNETS, FFNS = (18, 34, 50, 101, 152, 200), tuple(range(10, 101, 10))
+RESNETS, FFNS = (18, 34, 50, 101, 152, 200, 290), tuple(range(10, 101, 10))
 QUICK = ("resnet-18", "resnet-34", "resnet-50", "ffn-10", "ffn-30", "ffn-60", "ffn-100", "transformer-base")
 NETWORKS = (
     *(f"resnet-{d}" for d in RESNETS), *(f"ffn-{d}" for d in FFNS), "transformer-base", "transformer-big"

@@ -29,8 +29,10 @@ BLOCKS = {
     101: (3, 4, 23, 3),
     152: (3, 8, 36, 3),
     200: (3, 24, 36, 3),
+    290: (3, 24, 66, 3),
 }
-"""Residual blocks of the four widths, by the number of layers; bottleneck blocks from 50 on."""
+"""Residual blocks of the four widths, by the number of layers; bottleneck blocks from 50 on. 290 is ours: as many
+operations as the paper's graph of ResNet200."""
 
 
 def resnet(layers: int, size: int = 224, classes: int = 1000) -> tuple[keras.Model, int]:

@@ -37,7 +37,9 @@ def main() -> None:
     parser.add_argument("--margin", type=float, default=0.10, help="of the hard limit over the budget (default 0.10)")
     parser.add_argument("--time-limit", type=float, default=20.0, help="seconds of solving a cell")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/budget_holds"))
-    parser.add_argument("--strategies", nargs="*", default=["checkmate"], help='how to schedule (default checkmate), or "all"')
+    parser.add_argument(
+        "--strategies", nargs="*", default=["checkmate"], help='how to schedule (default checkmate), or "all"'
+    )
     parser.add_argument("--no-limits", action="store_true", help="leave out the runs under a hard limit")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -40,18 +40,16 @@ An answer, "checkmate-result/1", has "strategy", "solver", "status", "budget_byt
 from __future__ import annotations
 
 import difflib
-import json
 import math
 import os
 from numbers import Integral, Real
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
 from .errors import GraphError, InfeasibleBudgetError, PlanError
 from .graph import BACKWARD, FORWARD, LOSS, Graph
-from .jsonfile import write_json
+from .jsonfile import read_json, show_value, write_json
 from .plan import COMPUTE, DEALLOCATE, Plan
 from .schedule import Schedule
 
@@ -169,20 +167,10 @@ def read_graph(path: str | os.PathLike[str]) -> Graph:
     Raises
     ------
     GraphError
-        If the file cannot be read, is not JSON, or is not a graph.
+        If the file cannot be read, has more than 256 MiB, is not JSON, or is not a graph.
     """
-    source = str(path)
-    try:
-        content = Path(path).read_bytes()
-    except (OSError, ValueError) as error:
-        raise GraphError(f"{source!r} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    try:
-        data = json.loads(content, object_pairs_hook=_object, parse_constant=_no_constant)
-    except RecursionError:
-        raise GraphError(f"{source} is nested too deeply to be a graph") from None
-    except ValueError as error:  # not JSON, or not text
-        raise GraphError(f'{source} is not JSON: {error}; give a file in the format "{GRAPH_FORMAT}"') from None
-    return graph_from_dict(data, source)
+    data = read_json(path, f'a graph in the format "{GRAPH_FORMAT}"', GraphError)
+    return graph_from_dict(data, str(path))
 
 
 def write_graph(graph: Graph, path: str | os.PathLike[str]) -> None:
@@ -301,7 +289,7 @@ def _node(node: Any, i: int, n: int, source: str) -> dict[str, Any]:
     """The fields of one node, checked and with defaults."""
     where = f"{source}: node {i}"
     if isinstance(node, dict) and isinstance(node.get("name"), str):
-        where = f"{where} ({_show(node['name'])})"
+        where = f"{where} ({show_value(node['name'])})"
     _check_object(node, where, _NODE_FIELDS, _OPTIONAL_FIELDS)
     kind, inputs = node["kind"], node["inputs"]
     if not isinstance(kind, str) or kind not in _KINDS:
@@ -376,7 +364,7 @@ def _text(value: Any, where: str, field: str) -> str:
 
 def _check_object(value: Any, where: str, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
     if not isinstance(value, dict):
-        raise GraphError(f"{where} is {_show(value)}; give an object with the fields {', '.join(required)}")
+        raise GraphError(f"{where} is {show_value(value)}; give an object with the fields {', '.join(required)}")
     missing = [field for field in required if field not in value]
     if missing:
         raise GraphError(f"{where} has no field {missing[0]!r}; all of {', '.join(required)} are required")
@@ -385,33 +373,8 @@ def _check_object(value: Any, where: str, required: tuple[str, ...], optional: t
     known = (*required, *optional)
     for field in value:
         if field not in known and (near := difflib.get_close_matches(str(field)[:50].lower(), known, 1, 0.8)):
-            raise GraphError(f"{where} has an unknown field {_show(field)}; is {near[0]!r} meant?")
+            raise GraphError(f"{where} has an unknown field {show_value(field)}; is {near[0]!r} meant?")
 
 
 def _refuse(where: str, field: str, value: Any, advice: str) -> NoReturn:
-    raise GraphError(f"{where}: {field} is {_show(value)}; {advice}")
-
-
-def _show(value: Any) -> str:
-    """Short, for messages."""
-    if isinstance(value, dict):
-        return "an object"
-    if isinstance(value, (list, tuple)):
-        return "a list"
-    if isinstance(value, int) and value.bit_length() > 200:
-        return "a number of more than 60 digits"
-    text = "null" if value is None else ascii(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise ValueError(f"an object has the field {_show(key)} twice")
-        found[key] = value
-    return found
-
-
-def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number in JSON")
+    raise GraphError(f"{where}: {field} is {show_value(value)}; {advice}")

@@ -1,4 +1,4 @@
-"""JSON files, written all or not at all."""
+"""JSON files: read strictly and within bounds, written all or not at all."""
 
 from __future__ import annotations
 
@@ -7,11 +7,70 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from .errors import OutputError
+from .errors import CheckmateError, OutputError
 
-__all__ = ["check_output", "to_json", "write_json"]
+__all__ = ["MOST_BYTES", "check_output", "read_json", "show_value", "to_json", "write_json", "write_text"]
+
+#: Of a file that is read, unless told otherwise.
+MOST_BYTES = 256 << 20
+
+
+def read_json(
+    path: str | os.PathLike[str], what: str, error: type[CheckmateError], most_bytes: int = MOST_BYTES
+) -> Any:
+    """The values in a JSON file: no field twice in an object, no NaN. No code is run.
+
+    Parameters
+    ----------
+    what : str
+        What the file should be, for messages: `a graph in the format "checkmate-graph/1"`.
+    error : type
+        Of what is raised.
+
+    Raises
+    ------
+    CheckmateError
+        Of the given type: if the file cannot be read, has more bytes than allowed, or is not JSON.
+    """
+    source = str(path)
+    try:
+        with open(path, "rb") as file:
+            content = file.read(most_bytes + 1)
+    except (OSError, ValueError) as why:
+        raise error(f"{source!r} cannot be read: {getattr(why, 'strerror', None) or why}") from None
+    if len(content) > most_bytes:
+        raise error(f"{source} has more than {most_bytes:,} bytes: too much for {what}")
+    try:
+        return json.loads(content, object_pairs_hook=_object, parse_constant=_no_constant)
+    except RecursionError:
+        raise error(f"{source} is nested too deeply for {what}") from None
+    except ValueError as why:  # not JSON, or not text
+        raise error(f"{source} is not JSON: {why}; give {what}") from None
+
+
+def show_value(value: Any) -> str:
+    """A value in a few words, for messages."""
+    if isinstance(value, (dict, list, tuple)):
+        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
+    if isinstance(value, int) and value.bit_length() > 200:
+        return "a number of more than 60 digits"
+    text = "null" if value is None else ascii(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"an object has the field {show_value(key)} twice")
+        found[key] = value
+    return found
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number in JSON")
 
 
 def check_output(path: str | os.PathLike[str]) -> Path:
@@ -46,8 +105,18 @@ def write_json(document: Mapping[str, Any], path: str | os.PathLike[str]) -> Non
     OutputError
         If the folder is missing or cannot be written.
     """
+    write_text(to_json(document), path)
+
+
+def write_text(text: str, path: str | os.PathLike[str]) -> None:
+    """Write text to a file, all of it or nothing.
+
+    Raises
+    ------
+    OutputError
+        If the folder is missing or cannot be written.
+    """
     target = check_output(path)
-    text = to_json(document)
     temporary = target.with_name(f".{target.name[:50]}.{os.getpid()}.part")
     try:
         temporary.write_text(text, encoding="utf-8")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,9 @@ from numpy.typing import NDArray
 from .errors import PlanError
 from .graph import Graph
 from .plan import Evaluation, Plan, evaluate, plan_from_sequence
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["Schedule", "keep_all"]
 
@@ -175,6 +179,24 @@ class Schedule:
         S = kept.T
         S.setflags(write=False)
         return S
+
+    def plot(self, path: str | Path | None = None, **options: Any) -> Figure:
+        """R and S as matrices beside the memory over the step; see `report.plots.plot_schedule`.
+
+        Parameters
+        ----------
+        path : path, optional
+            Where to write the picture; its suffix tells the format.
+        **options
+            `size_inches` and `dpi`.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+        """
+        from .report.plots import plot_schedule
+
+        return plot_schedule(self, path, **options)
 
 
 def keep_all(graph: Graph) -> Schedule:

@@ -215,7 +215,7 @@ def test_no_schedule(proven, status):
     ("data", "says"),
     [
         (None, "file.json is null; give an object"),
-        ([PAIR], "file.json is a list; give an object"),
+        ([PAIR], "file.json is a list of 1; give an object"),
         (without(PAIR, "format"), "no field 'format'"),
         ({**PAIR, "format": "checkmate-graph/2"}, "format is 'checkmate-graph/2'; this version reads"),
         ({**PAIR, "format": 1}, "format is 1"),
@@ -225,7 +225,7 @@ def test_no_schedule(proven, status):
         ({**PAIR, "constant_bytes": True}, "constant_bytes is True; give a whole number of bytes"),
         ({**PAIR, "constants_bytes": 3}, "unknown field 'constants_bytes'; is 'constant_bytes' meant"),
         (document(), "the graph is empty"),
-        (document(nodes={}), "nodes is an object; give a list"),
+        (document(nodes={}), "nodes is an object of 0; give a list"),
         (document(node(), 7), "node 1 is 7; give an object"),
         (document(without(node(), "cost")), r"node 0 \('v'\) has no field 'cost'"),
         (document(node(kind="froward")), "kind is 'froward'; give \"forward\""),
@@ -630,7 +630,7 @@ def test_graphs_of_models(tmp_path):
     [
         (["--costs", "v100", "--level", "op"], 'costs "v100" (modelled V100 kernel costs) are of layers, not of ops'),
         (["--costs", "guess", "--level", "op"], "--level op has flops, profile, roofline"),
-        (["--costs", "profile"], "unknown at --level layer"),
+        (["--costs", "roofline"], "unknown at --level layer"),
         (["--level", "kernel"], "choose one of layer, op"),
         (["--loss", "mse"], "for --level op"),
         (["--output", "/no/such/folder/g.json"], "no folder"),

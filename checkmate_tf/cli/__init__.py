@@ -1,4 +1,4 @@
-"""The command line: `checkmate-tf demo | plan | graph | solve | max-batch | strategies | doctor`.
+"""The command line: `checkmate-tf demo | plan | graph | profile | solve | max-batch | report | strategies | doctor`.
 
 Options are declared here; what a command does is in the module of its name, imported when it runs, so that help comes
 without TensorFlow.
@@ -123,10 +123,17 @@ def graph(
     costs: Annotated[
         str,
         typer.Option(
-            help="flops; at layer level v100 (modelled V100 kernel costs), too; at op level profile (this device) and "
-            "roofline."
+            help="flops; profile (measured: this device, or the file of --profile); at layer level v100 (modelled V100 "
+            "kernel costs), at op level roofline, too."
         ),
     ] = "flops",
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            help="For --costs profile: a file, or a folder of them, that checkmate-tf profile wrote; at layer level "
+            "also a profile of Checkmate's artifact (.npy)."
+        ),
+    ] = None,
     input_shape: Annotated[str | None, typer.Option(help="For keras.applications, e.g. 96,96,3.")] = None,
     classes: Annotated[int | None, typer.Option(min=1, help="For keras.applications.")] = None,
     optimizer: Annotated[
@@ -146,9 +153,46 @@ def graph(
     from .graph import GraphCommand, run_graph
 
     command = GraphCommand(
-        model, batch_size, level, costs, input_shape, classes, optimizer, loss, output, json
+        model, batch_size, level, costs, input_shape, classes, optimizer, loss, output, json, profile
     )  # fmt: skip
     guarded(json, lambda: run_graph(command))
+
+
+@app.command()
+def profile(
+    model: Annotated[
+        str, typer.Argument(help="As for plan: a name in keras.applications, a .keras file, or file.py:function.")
+    ],
+    batch_sizes: Annotated[str, typer.Option(help="Batch sizes to run, e.g. 8,16,32.")],
+    output: Annotated[Path, typer.Option(help="Folder for the files; a run that was stopped goes on from there.")],
+    level: Annotated[str, typer.Option(help="A node for each layer, or for each op of the training step.")] = "layer",
+    precision: Annotated[
+        str | None, typer.Option(help="Of keras.applications: float32, mixed_float16 or mixed_bfloat16.")
+    ] = None,
+    repetitions: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Timed runs of a layer, at least: 5. Passes over all ops: 3.")
+    ] = None,
+    input_shape: Annotated[
+        list[str] | None,
+        typer.Option(help="For keras.applications, e.g. 96,96,3. Give it again for further shapes, a file each."),
+    ] = None,
+    classes: Annotated[int | None, typer.Option(min=1, help="For keras.applications.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="At op level, if it is not compiled. Default: adam.")] = None,
+    loss: Annotated[str | None, typer.Option(help="If it is not compiled. Default: from its output.")] = None,
+    json: Json = False,
+) -> None:
+    """Measure what a model's layers or ops take on this device, and write it in the JSON format "checkmate-profile/1".
+
+    Exit status: 0 written, 2 bad input, 130 stopped (what was measured is kept).
+    """
+    from .console import guarded
+    from .profile import ProfileCommand, run_profile
+
+    command = ProfileCommand(
+        model, batch_sizes, output, level, precision, repetitions, tuple(input_shape or ()), classes, optimizer, loss,
+        json,
+    )  # fmt: skip
+    guarded(json, lambda: run_profile(command))
 
 
 @app.command()
@@ -227,6 +271,45 @@ def max_batch(
         json,
     )  # fmt: skip
     guarded(json, lambda: run_max_batch(command))
+
+
+@app.command()
+def report(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            help="Graphs (checkmate-graph/1), each followed by the results for it (checkmate-result/1), as .json "
+            "files; and models as for plan, which are planned within --budget."
+        ),
+    ],
+    html: Annotated[Path, typer.Option(help="Where to write the page.")],
+    budget: Annotated[str | None, typer.Option(help="Of a model, as for plan. Default: 60%.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples in a batch. Default: 32.")] = None,
+    strategy: Annotated[str, typer.Option(help="How to schedule a model.")] = "checkmate",
+    costs: Annotated[str, typer.Option(help="Of a model: profile (this device), roofline or flops.")] = "profile",
+    time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds that solving may take.")] = 60.0,
+    gap: Annotated[float, typer.Option(min=0.0, help="Stop solving at this proven gap.")] = 0.01,
+    verify: Annotated[bool, typer.Option(help="Run the plan on the device, and plan again if it needs more.")] = True,
+    input_shape: Annotated[str | None, typer.Option(help="For keras.applications, e.g. 96,96,3.")] = None,
+    classes: Annotated[int | None, typer.Option(min=1, help="For keras.applications.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="For a model that is not compiled. Default: adam.")] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="For a model that is not compiled. Default: from its output.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Write one self-contained page with pictures and tables of graphs, results and planned models.
+
+    Exit status: 0 written, 2 bad input, 3 no schedule of a model fits the budget.
+    """
+    from .console import guarded
+    from .report import ReportCommand, run_report
+
+    command = ReportCommand(
+        sources, html, batch_size, budget, strategy, costs, time_limit, gap, verify, input_shape, classes, optimizer,
+        loss, json,
+    )  # fmt: skip
+    guarded(json, lambda: run_report(command))
 
 
 @app.command()

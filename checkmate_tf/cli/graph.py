@@ -5,17 +5,19 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..errors import CostError
+from ..graph import Graph
 from ..interchange import graph_to_dict
 from ..jsonfile import check_output, to_json, write_json
 from ..units import format_bytes
-from .console import BadInput, prepare_tensorflow, stderr
+from .console import BadInput, prepare_tensorflow, progress_lines, stderr
 
 __all__ = ["GraphCommand", "run_graph"]
 
 DEFAULT_BATCH = 32
-_LEVELS = {"layer": ("flops", "v100"), "op": ("flops", "profile", "roofline")}
+_LEVELS = {"layer": ("flops", "v100", "profile"), "op": ("flops", "profile", "roofline")}
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class GraphCommand:
     loss: str | None
     output: Path | None
     json: bool
+    profile: Path | None = None
 
 
 def run_graph(command: GraphCommand) -> None:
@@ -43,29 +46,27 @@ def run_graph(command: GraphCommand) -> None:
         For bad input.
     """
     from .models import compile_if_needed, load_model, parse_shape
+    from .profile import dtype_policy
 
     shape = parse_shape(command.input_shape)
     _check(command)
+    precision = _precision(command)
     prepare_tensorflow()
     notes = stderr()
-    with notes.status("loading the model", spinner="dots"):
+    with notes.status("loading the model", spinner="dots"), dtype_policy(precision):
         model, data = load_model(command.model, shape, command.classes)
-        said = compile_if_needed(model, command.optimizer, command.loss) if command.level == "op" else ""
+        runs = command.level == "op" or (command.costs == "profile" and command.profile is None)
+        said = compile_if_needed(model, command.optimizer, command.loss) if runs else ""
     if said:
         notes.print(said, highlight=False, markup=False)
     batch_size = command.batch_size
     if batch_size is None and (data is None or command.level == "layer"):
         batch_size = DEFAULT_BATCH
         notes.print(f"batch of {batch_size} samples (choose with --batch-size)", highlight=False)
-    with notes.status("tracing", spinner="dots"):
-        if command.level == "layer":
-            from ..trace.layers import layer_graph
-
-            graph = layer_graph(model, batch_size or DEFAULT_BATCH, command.costs)
-        else:
-            from ..execute.keras import op_graph
-
-            graph = op_graph(model, batch_size, command.costs, data=data)
+    graph = _profiled(command, model, batch_size, data) if command.costs == "profile" else None
+    if graph is None:
+        with notes.status("tracing", spinner="dots"):
+            graph = _traced(command.level, model, batch_size, command.costs, data)
     document = graph_to_dict(graph)
     if command.output is not None:
         write_json(document, command.output)
@@ -76,6 +77,61 @@ def run_graph(command: GraphCommand) -> None:
         notes.print(
             f"{len(graph)} nodes and {constant} of constants: {command.output}", highlight=False, soft_wrap=True
         )
+
+
+def _traced(level: str, model: Any, batch_size: int | None, costs: Any, data: Any) -> Graph:
+    if level == "layer":
+        from ..trace.layers import layer_graph
+
+        return layer_graph(model, batch_size or DEFAULT_BATCH, costs)
+    from ..execute.keras import op_graph
+
+    return op_graph(model, batch_size, costs, data=data)
+
+
+def _profiled(command: GraphCommand, model: Any, batch_size: int | None, data: Any) -> Graph | None:
+    """With the costs of a stored profile; at layer level also with those of a profile made now, else None."""
+    from ..costs.profile_file import find_profile
+    from ..costs.profile_table import graph_with_profile
+    from ..costs.profiling import differs_from, profile_model
+
+    notes, level = stderr(), command.level
+    if command.profile is None and level == "op":
+        return None
+    if batch_size is None:
+        from ..execute.spec import data_spec
+
+        batch_size = data_spec(model, None, None, data)[1]
+    if command.profile is None:
+        from ..execute.progress import progress_bars
+
+        with progress_bars(True if sys.stderr.isatty() else progress_lines()) as tell:
+            table, _ = profile_model(model, [batch_size], tell=tell)
+        return graph_with_profile(_traced(level, model, batch_size, "flops", data), table, batch_size)
+    if command.profile.suffix == ".npy":
+        from ..costs.artifact_profile import graph_with_artifact
+
+        return graph_with_artifact(_traced(level, model, batch_size, "flops", data), command.profile, batch_size)
+    path, table = find_profile(command.profile, level, differs_from(model))
+    notes.print(f"costs of {path}: {table.origin(batch_size)}", highlight=False, markup=False, soft_wrap=True)
+    if level == "layer":
+        return graph_with_profile(_traced(level, model, batch_size, "flops", data), table, batch_size, str(path))
+    from ..costs.step_profile import op_costs_from
+
+    graph = _traced(level, model, batch_size, op_costs_from(table, batch_size, str(path)), data)
+    return graph.with_costs(graph.costs, "us")
+
+
+def _precision(command: GraphCommand) -> str | None:
+    """The precision that a keras.applications model is built in: that of the profile, if one file is given."""
+    from .profile import PRECISIONS, from_file
+
+    if command.profile is None or command.profile.suffix != ".json" or from_file(command.model):
+        return None
+    from ..costs.profile_file import read_profile
+
+    precision = read_profile(command.profile).precision
+    return precision if precision in PRECISIONS else None
 
 
 def _check(command: GraphCommand) -> None:
@@ -90,6 +146,13 @@ def _check(command: GraphCommand) -> None:
     if costs not in _LEVELS[level]:
         known = "; ".join(f"--level {name} has {', '.join(models)}" for name, models in _LEVELS.items())
         raise BadInput(f"--costs {costs!r} is unknown at --level {level}: {known}")
+    if command.profile is not None:
+        if costs != "profile":
+            raise BadInput(f"--profile is a file of measured costs, but --costs is {costs}: add --costs profile")
+        if command.profile.suffix == ".npy" and level == "op":
+            raise BadInput(f"--profile {str(command.profile)!r} has costs of layers: add --level layer")
+        if not command.profile.exists():
+            raise BadInput(f"there is no {str(command.profile)!r}: make a profile with checkmate-tf profile")
     if level == "layer" and (command.optimizer or command.loss):
         raise BadInput("--optimizer and --loss are for --level op: layers are read without them")
     if command.output is not None:

@@ -1,7 +1,4 @@
-"""Pictures: memory over a step, and a schedule's matrices. matplotlib is imported when a picture is drawn.
-
-Figures are made without pyplot, so a program's own figures and backend are left alone.
-"""
+"""Pictures: memory over a step, and a schedule's matrices. matplotlib is imported when a picture is drawn."""
 
 from __future__ import annotations
 
@@ -13,18 +10,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..graph import Graph
 from ..plan import COMPUTE, DEALLOCATE
 from ..schedule import Schedule, keep_all
 from ..units import format_bytes
+from .canvas import BLUE, COLORS, GREY, ORANGE, byte_scale, finish, new_figure, rgb, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Curve", "measured_curve", "plot_memory", "plot_schedule", "predicted_curve"]
+__all__ = ["Curve", "draw_memory", "measured_curve", "plot_memory", "plot_schedule", "predicted_curve", "time_unit"]
 
-ORANGE, BLUE, GREY = "#d55e00", "#0072b2", "#444444"  # Okabe and Ito: told apart by everybody
-_CELLS = 600
+_CELLS = 600  # of a picture of a matrix, either way
+_TIMES = ("us", "ms", "s")
+_SEEN = 120  # rows or columns up to which a single cell is large enough to be seen
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +62,13 @@ class Curve:
 def predicted_curve(schedule: Schedule, label: str, color: str = BLUE) -> Curve:
     """Memory by the evaluator against the cost spent so far, in ms (in the graph's own unit if it is not us)."""
     costs = schedule.graph.costs[schedule.plan.sequence]
-    scale = 1e-3 if schedule.graph.cost_unit == "us" else 1.0
+    scale = time_unit(schedule.graph)[1]
     return Curve(label, np.cumsum(costs) * scale, schedule.evaluation.memory.astype(float), False, color)
+
+
+def time_unit(graph: Graph) -> tuple[str, float]:
+    """The unit that costs are drawn in, and what to multiply them by: microseconds are drawn as ms."""
+    return ("ms", 1e-3) if graph.cost_unit == "us" else (short(graph.cost_unit, 30) or "unit of cost", 1.0)
 
 
 def measured_curve(samples: Sequence[Sequence[float]], label: str, color: str = BLUE) -> Curve:
@@ -103,13 +108,13 @@ def plot_memory(
     -------
     matplotlib.figure.Figure
     """
-    figure = _figure(size_inches)
+    figure = new_figure(size_inches)
     axes = figure.add_subplot()
-    _draw_memory(axes, curves, budget_bytes, limit_bytes, unit)
+    draw_memory(axes, curves, budget_bytes=budget_bytes, limit_bytes=limit_bytes, unit=unit)
     if title:
         axes.set_title(title, loc="left", fontsize=11)
     axes.legend(loc="upper left", bbox_to_anchor=(0, -0.12), ncols=2, fontsize=9, frameon=False, borderaxespad=0.2)
-    return _save(figure, path, dpi)
+    return finish(figure, path, dpi)
 
 
 def plot_schedule(
@@ -137,43 +142,47 @@ def plot_schedule(
     """
     graph = schedule.graph
     n = len(graph)
-    figure = _figure(size_inches)
+    figure = new_figure(size_inches)
     left, middle, right = figure.subplots(1, 3, width_ratios=(1, 1, 1.5))
     rows, computed, again, kept = _matrices(schedule)
     _draw_matrix(left, computed, again, f"R: computed ({int(again.sum())} of them again)", rows)
     _draw_matrix(middle, kept, None, "S: kept in memory", rows)
     curves = [
         predicted_curve(keep_all(graph), "plain", ORANGE),
-        predicted_curve(schedule, schedule.strategy, BLUE),
+        predicted_curve(schedule, short(schedule.strategy), BLUE),
     ]
-    _draw_memory(right, curves, schedule.budget_bytes, None, "ms" if graph.cost_unit == "us" else graph.cost_unit)
+    draw_memory(right, curves, budget_bytes=schedule.budget_bytes, unit=time_unit(graph)[0])
     right.set_title(f"Predicted memory, {schedule.overhead:.2%} more cost", loc="left", fontsize=11)
     right.legend(loc="lower center", fontsize=9)
-    figure.suptitle(f"{graph.name}: {n} nodes", fontsize=12)
-    return _save(figure, path, dpi)
+    figure.suptitle(f"{short(graph.name, 80)}: {n} nodes", fontsize=12)
+    return finish(figure, path, dpi)
 
 
-def _figure(size_inches: tuple[float, float]) -> Figure:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size_inches, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _save(figure: Figure, path: str | Path | None, dpi: int) -> Figure:
-    if path is not None:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=dpi)
-    return figure
-
-
-def _draw_memory(
-    axes: Axes, curves: Sequence[Curve], budget_bytes: int | None, limit_bytes: int | None, unit: str
+def draw_memory(
+    axes: Axes,
+    curves: Sequence[Curve],
+    *,
+    budget_bytes: int | None = None,
+    limit_bytes: int | None = None,
+    unit: str = "ms",
+    marks: Sequence[tuple[str, float]] = (),
 ) -> None:
+    """Draw curves and horizontal lines on axes, labelled for a legend; parameters as `plot_memory`.
+
+    Parameters
+    ----------
+    marks : sequence of (label, bytes)
+        Further horizontal lines, at most five, for instance a measured peak.
+    """
+    lines: list[tuple[str, float | None, Any, str]] = [
+        ("budget", budget_bytes, "-", GREY),
+        ("allocator's hard limit", limit_bytes, ":", GREY),
+        *((name, size, (0, (6, 2 + 2 * k)), COLORS[k + 1]) for k, (name, size) in enumerate(marks)),
+    ]
+    sizes = [*(float(curve.memory_bytes.max()) for curve in curves), *(size for _, size, *_ in lines if size)]
+    scale, size_unit = byte_scale(max(sizes, default=0.0))
     for curve in curves:
-        memory = curve.memory_bytes / 1e6
+        memory = curve.memory_bytes / scale
         label = f"{curve.label} (peak {format_bytes(curve.memory_bytes.max())})"
         if curve.measured:
             axes.plot(curve.time_ms, memory, color=curve.color, linewidth=1.6, label=label)
@@ -182,14 +191,14 @@ def _draw_memory(
             axes.stairs(
                 memory, edges, baseline=None, color=curve.color, linewidth=1.2, linestyle=(0, (2, 1)), label=label
             )
-    lines = [(budget_bytes, "budget", "-"), (limit_bytes, "allocator's hard limit", ":")]
-    for size, name, style in lines:
+    for name, size, style, color in lines:
         if size is not None:
-            axes.axhline(size / 1e6, color=GREY, linewidth=1.4, linestyle=style, label=f"{name} ({format_bytes(size)})")
+            label = f"{name} ({format_bytes(size)})"
+            axes.axhline(size / scale, color=color, linewidth=1.4, linestyle=style, label=label)
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
-    axes.set_xlabel(f"time in the step ({unit})")
-    axes.set_ylabel("memory (MB)")
+    axes.set_xlabel(f"{'time in the step' if unit in _TIMES else 'cost spent in the step'} ({unit})")
+    axes.set_ylabel(f"memory ({size_unit})")
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -220,13 +229,16 @@ def _draw_matrix(
     axes: Axes, matrix: NDArray[np.bool_], marked: NDArray[np.bool_] | None, title: str, rows: str
 ) -> None:
     """Stages downwards, nodes to the right; large matrices are pooled so that a lone entry stays visible."""
-    shown: NDArray[Any] = np.ones((*_pool(matrix).shape, 3))
-    shown[_pool(matrix)] = _rgb(BLUE)
+    pooled = _pool(matrix)
+    shown: NDArray[Any] = np.ones((*pooled.shape, 3))
+    shown[pooled] = rgb(BLUE)
     m, n = matrix.shape
-    axes.imshow(shown, extent=(0, n, m, 0), interpolation="nearest", aspect="equal" if m == n else "auto")
     if marked is not None:
-        stages, nodes = np.nonzero(marked)
-        axes.plot(nodes + 0.5, stages + 0.5, linestyle="", marker="s", markersize=2.5, color=ORANGE)
+        shown[_pool(marked)] = rgb(ORANGE)
+        if max(m, n) > _SEEN:
+            stages, nodes = np.nonzero(marked)
+            axes.plot(nodes + 0.5, stages + 0.5, linestyle="", marker="s", markersize=2.5, color=ORANGE)
+    axes.imshow(shown, extent=(0, n, m, 0), interpolation="nearest", aspect="equal" if m == n else "auto")
     axes.set_title(title, loc="left", fontsize=11)
     axes.set_xlabel("node")
     axes.set_ylabel(rows)
@@ -236,8 +248,3 @@ def _pool(matrix: NDArray[np.bool_]) -> NDArray[np.bool_]:
     rows, columns = (np.arange(0, n, max(1, -(-n // _CELLS))) for n in matrix.shape)
     pooled: NDArray[np.bool_] = np.logical_or.reduceat(np.logical_or.reduceat(matrix, rows, axis=0), columns, axis=1)
     return pooled
-
-
-def _rgb(color: str) -> tuple[float, float, float]:
-    red, green, blue = (int(color[k : k + 2], 16) / 255 for k in (1, 3, 5))
-    return red, green, blue

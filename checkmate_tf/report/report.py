@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ..schedule import Schedule
 from ..units import format_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["Attempt", "Report"]
 
@@ -126,6 +130,28 @@ class Report:
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2)
+
+    def plot(
+        self, path: str | Path | None = None, *, samples: Sequence[Sequence[float]] | None = None, **options: Any
+    ) -> Figure:
+        """Memory predicted and, as far as it was measured, measured; see `report.report_plot.plot_report`.
+
+        Parameters
+        ----------
+        path : path, optional
+            Where to write the picture; its suffix tells the format.
+        samples : sequence of (seconds, bytes), optional
+            The allocator's bytes over one step, to be drawn beside the prediction.
+        **options
+            `size_inches` and `dpi`.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+        """
+        from .report_plot import plot_report
+
+        return plot_report(self, path, samples=samples, **options)
 
     def __str__(self) -> str:
         s = self.schedule

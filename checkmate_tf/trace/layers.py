@@ -360,7 +360,7 @@ def _costs(known: LayerCalls, gradients: list[int], costs: Any) -> tuple[NDArray
         if costs not in LAYER_COSTS:
             raise CostError(
                 f"costs={costs!r} is not a cost of layers; there are {', '.join(map(repr, [*LAYER_COSTS, 'v100']))}, "
-                "or give a callable (LayerCall -> cost) or one cost for each node (profiles are for the op level)"
+                "or give a callable (LayerCall -> cost) or one cost for each node (costs.profiling has profiles)"
             )
         convention, unit = LAYER_COSTS[costs]
         forward = [layer_flops(c.operation, c.argument_shapes, c.output_shapes, convention) for c in calls]

@@ -249,8 +249,7 @@ def _merge(
             before, earlier, _, _ = stack[-1]
             joined, together = before + group, earlier | reads
             grows = sum(sizes[op] for op in group) > sum(sizes[op] for op in before) and not fixed
-            behind = len(stack) > 1 and stack[-2][2] == {k} and stack[-2][0][-1] in partial  # it must go, too
-            if before[-1] not in partial and not behind and (grows or needs(joined, together) > limit):
+            if before[-1] not in partial and (grows or needs(joined, together) > limit):
                 break
             group, reads = joined, together
             stack.pop()

@@ -1,10 +1,9 @@
 """Trees of sums and products, which Grappler rewrites whole, kept whole.
 
-Grappler reorders a tree of additions, or of multiplications, so that small terms meet first, and brings the constants
-of a chain together: 2 (x / 288) becomes (2 / 288) x. An operation belongs to such a tree if its only reader is of its
-own kind, whatever waits for it; differences count as sums, and quotients as products. A plan that puts a barrier
-between the two hides the tree from Grappler, and the result is rounded in another way than in the plain step. So an
-operation within a tree is computed right before its reader, and in the same node.
+Grappler's arithmetic optimizer reorders a tree of additions, or of multiplications, so that small terms meet first. An
+operation belongs to such a tree if its only reader is of its own kind and no control edge touches it. A plan that puts
+a barrier between the two hides the tree from Grappler, and the sum is rounded in another order than in the plain step.
+So an operation within a tree is computed right before its reader, and in the same node.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from .ops import ELEMENTWISE, inputs_of
 
 __all__ = ["gather_trees", "within_trees"]
 
-_KINDS = {"Add": "sum", "AddV2": "sum", "Sub": "sum", "Mul": "product", "RealDiv": "product", "Div": "product"}
+_KINDS = {"Add": "sum", "AddV2": "sum", "Mul": "product"}
 
 
 def within_trees(
@@ -54,12 +53,11 @@ def gather_trees(
     """
     readers = _readers(operations, outputs, reads)
     later: set[tf.Operation] = set()
-    roots: set[tf.Operation | None] = {readers[op][0] for op in operations if _is_partial(op, readers.get(op, []))}
     for op in reversed(operations):
         mine = readers.get(op, [])
         if not large(op) or len(mine) != 1:
             continue
-        feeds = (mine[0] in later or mine[0] in roots) and op.type in ELEMENTWISE
+        feeds = mine[0] in later and op.type in ELEMENTWISE and not op.control_inputs
         if _is_partial(op, mine) or feeds:
             later.add(op)
     order: dict[tf.Operation, None] = {}
@@ -69,27 +67,28 @@ def gather_trees(
         stack, found = [op], []
         while stack:
             found.append(stack.pop())
-            needed = [*(t.op for t in inputs_of(found[-1])), *found[-1].control_inputs]
-            stack += [other for other in needed if other in later and other not in order]
+            stack += [t.op for t in inputs_of(found[-1]) if t.op in later and t.op not in order]
         order |= dict.fromkeys(reversed(found))
     return list(order)
 
 
 def _is_partial(op: tf.Operation, readers: list[tf.Operation | None]) -> bool:
     kind = _KINDS.get(op.type)
-    if kind is None or len(readers) != 1 or readers[0] is None:
+    if kind is None or len(readers) != 1 or readers[0] is None or op.control_inputs:
         return False
-    return _KINDS.get(readers[0].type) == kind
+    return _KINDS.get(readers[0].type) == kind and not readers[0].control_inputs
 
 
 def _readers(
     operations: list[tf.Operation], outputs: list[tf.Tensor], reads: Callable[[tf.Operation], bool]
 ) -> dict[tf.Operation, list[tf.Operation | None]]:
-    """Who reads each operation, once for every input; None stands for the results."""
+    """Who reads each operation, once for every input; None stands for the results and for control edges."""
     readers: dict[tf.Operation, list[tf.Operation | None]] = {}
     for op in operations:
         for t in inputs_of(op) if reads(op) else ():
             readers.setdefault(t.op, []).append(op)
+        for c in op.control_inputs:
+            readers.setdefault(c, []).append(None)
     for t in outputs:
         readers.setdefault(t.op, []).append(None)
     return readers

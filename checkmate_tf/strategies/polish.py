@@ -14,6 +14,8 @@ from .problem import Problem
 
 __all__ = ["polish"]
 
+_MOST_STEPS = 100_000_000  # a tenth of a second or two: only sequences of ten thousand and more come there
+
 
 @compiled
 def _profile(
@@ -77,16 +79,18 @@ def polish(problem: Problem, budget: int, sequence: NDArray[np.int64]) -> NDArra
 
     Notes
     -----
-    Recomputations are tried once each, the dearest first; every success costs a new profile, O(length + edges).
+    Recomputations are tried once each, the dearest first; every success costs a new profile, O(length + edges), and
+    begins again. Long sequences with much room are left as they are after `_MOST_STEPS`.
     """
     memory = np.zeros(sequence.shape[0], dtype=np.int64)
     last_use = np.zeros(sequence.shape[0], dtype=np.int64)
     previous = np.zeros(sequence.shape[0], dtype=np.int64)
     sequence = _profile(problem, sequence, memory, last_use, previous)
-    again = True
-    while again:
+    again, steps = True, 0
+    while again and steps < _MOST_STEPS:
         again = False
         length = sequence.shape[0]
+        steps += 30 * length  # the profile and the sorting
         price = np.zeros(length)
         for q in range(length):
             price[q] = -problem.costs[sequence[q]] if previous[q] >= 0 else 1.0
@@ -96,6 +100,7 @@ def polish(problem: Problem, budget: int, sequence: NDArray[np.int64]) -> NDArra
             size = problem.sizes[sequence[q]]
             fits = True
             for r in range(last_use[previous[q]] + 1, q):
+                steps += 1
                 if memory[r] + size > budget:
                     fits = False
                     break

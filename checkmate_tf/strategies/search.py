@@ -29,6 +29,7 @@ __all__ = ["KeepSet", "search"]
 log = logging.getLogger(__name__)
 
 _SLICE = 0.2  # seconds of compiled code between two looks at the clock
+_FEWEST = 5  # simulations in a slice, however long they take
 _POWERS = (1.0, 0.5, 0.25, 0.0)
 _ALPHAS = (1.0, 0.0, 0.5, 2.0, 4.0)
 _BIASES = (-1e3, 0.0)
@@ -89,7 +90,7 @@ class _Walk:
         self.graph, self.room = graph, room
         self.random = np.random.default_rng(seed)
         self.best = np.inf
-        self.rate = 2000.0  # simulations a second, measured as it goes
+        self.rate = min(2000.0, 1e6 / max(len(graph), 1))  # simulations a second, measured as it goes
         self.scratch = buffers(len(graph))
         self.evictions = np.zeros(len(graph), dtype=np.int64)
         source = room / 1000
@@ -127,6 +128,10 @@ class _Walk:
                     for bias in _BIASES:
                         yield _State(power * ratio[None, :] + strength * keep.kept, phase, alpha, bias, np.inf)
 
+    def _timed(self, rate: float) -> None:
+        """Believe a lower rate at once, so that no slice is much too long, and a higher one by half."""
+        self.rate = min(rate, 0.5 * (self.rate + rate))
+
     def _play(self, state: _State) -> int:
         """Simulate; returns the length of `self.sequence`, or minus the stage reached."""
         state.extra, length, stage = simulate(
@@ -162,7 +167,7 @@ class _Walk:
         best_weights, best = state.weights.copy(), state.extra
         done = 0
         while done < steps:
-            count = int(min(steps - done, max(self.rate * _SLICE, 20)))
+            count = int(min(steps - done, max(self.rate * _SLICE, _FEWEST)))
             begin = hot * (cold / hot) ** (done / steps)
             end = hot * (cold / hot) ** ((done + count) / steps)
             clock = time.perf_counter()
@@ -171,7 +176,7 @@ class _Walk:
                 state.extra, best, begin, end, count, int(self.random.integers(2**31)),
                 self.scratch, self.sequence, self.found, best_weights,
             )  # fmt: skip
-            self.rate = 0.5 * self.rate + 0.5 * count / max(time.perf_counter() - clock, 1e-6)
+            self._timed(count / max(time.perf_counter() - clock, 1e-6))
             done += count
             yield self._offer(self.found[:length]) if length > 0 and best < 1.02 * self.best else None
         state.weights[:], state.extra = best_weights, best
@@ -237,7 +242,7 @@ class _Walk:
             return pool
         state = furthest
         for _ in range(2 + 2 * attempt):
-            count = int(max(self.rate * _SLICE, 20))
+            count = int(max(self.rate * _SLICE, _FEWEST))
             clock = time.perf_counter()
             extra, length, reached = repair(
                 self.problem, self.room, state.weights, state.phase, state.alpha, state.bias, self.movable, reached,
@@ -247,6 +252,6 @@ class _Walk:
                 state.extra = extra
                 yield self._offer(self.sequence[:length])
                 return [state]
-            self.rate = 0.5 * self.rate + 0.5 * count / max(time.perf_counter() - clock, 1e-6)
+            self._timed(count / max(time.perf_counter() - clock, 1e-6))
             yield None
         return pool

@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SOLVER_TESTS := tests/test_bound.py tests/test_lifetimes.py tests/test_milp.py tests/test_moccasin.py
+TWO_AT_ONCE := --numprocesses 2 --dist worksteal
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench figures figures-full clean
 
 $(STAMP): setup.py
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "checkmate_tf needs Python 3.11 or later: make PYTHON=python3.11 ...")'
@@ -24,12 +25,20 @@ lint: $(STAMP)
 
 # OR-Tools solves in a process without TensorFlow (with it, it can crash): as the package does, so do its tests.
 test: lint
-	$(BIN)/python -m pytest $(SOLVER_TESTS)
-	$(BIN)/python -m pytest $(SOLVER_TESTS:%=--ignore=%)
+	$(BIN)/python -m pytest $(TWO_AT_ONCE) $(SOLVER_TESTS)
+	$(BIN)/python -m pytest $(TWO_AT_ONCE) $(SOLVER_TESTS:%=--ignore=%)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/budget_holds.py --full
 	$(BIN)/python benchmarks/max_batch_size.py --full
+
+FIGURES := memory_by_model integrality_gap rounding approximation budget_sweep
+
+figures: $(STAMP)
+	for figure in $(FIGURES); do $(BIN)/python benchmarks/$$figure.py || exit 1; done
+
+figures-full: $(STAMP)
+	for figure in $(FIGURES); do $(BIN)/python benchmarks/$$figure.py --full || exit 1; done
 
 clean:
 	rm -rf $(VENV) build *.egg-info demo-output

@@ -35,6 +35,7 @@ setup(
         "demo": ["scikit-learn>=1.4,<2"],
         "test": [
             "pytest>=8,<10",
+            "pytest-xdist>=3.6,<4",
             "hypothesis>=6.100,<7",
             "ruff>=0.9,<1",
             "mypy>=1.14,<3",

@@ -7,6 +7,7 @@ from graphs import chain, random_graphs, resnet, unet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from checkmate_tf.graph import Graph
 from checkmate_tf.plan import evaluate, plan_from_sequence
 from checkmate_tf.solvers.ortools import solve
 from checkmate_tf.strategies import SolveOptions
@@ -38,6 +39,15 @@ def test_the_optimum(graph, share):
     budget = graph.constant_bytes + int(share * (peak - graph.constant_bytes))
     optimum, found = least_staged_cost(graph, budget), solved(graph, budget)
     assert (found is None and optimum == float("inf")) or found == pytest.approx(optimum)
+
+
+def test_a_result_may_be_dropped_and_computed_again_at_the_end():
+    """Node 1 is a sink that is in the way of node 2."""
+    graph = Graph(
+        name="sink", names=tuple("abcd"), kinds=[0, 2, 2, 2], costs=[1.0, 3.0, 1.0, 1.0], sizes=[0, 1, 0, 0],
+        inputs=[(), (), (), ()], workspace=[0, 0, 1, 0],
+    )  # fmt: skip
+    assert least_staged_cost(graph, 1) == solved(graph, 1) == 9.0
 
 
 @pytest.mark.parametrize("budget", [5, 6, 8, 12])

@@ -95,7 +95,6 @@ class _Builder:
         before = np.arange(n)[None, :] < grid[:, None]
         self.again = np.full((m, n), _ZERO, dtype=np.int64)
         can = before & movable[None, :] & (graph.recompute_until[None, :] > grid[:, None])
-        can &= np.array([bool(users) for users in graph.users])[None, :]
         self.again[can] = np.arange(can.sum())
         self.count = int(can.sum())
         self.rows: list[NDArray[np.int64]] = []

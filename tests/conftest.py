@@ -11,7 +11,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import hypothesis
 import pytest
 
-hypothesis.settings.register_profile("suite", deadline=None)  # no test fails for being slow
+# No test fails for being slow, and each run tries the same examples; `--hypothesis-profile=anew` looks for others.
+hypothesis.settings.register_profile("suite", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("anew", deadline=None)
 hypothesis.settings.load_profile("suite")
 
 

@@ -100,7 +100,9 @@ def run(output: Path, request: dict, limit_mb: int | None = None) -> dict:
     else:
         out_of_memory = "OOM" in child.stderr or "RESOURCE_EXHAUSTED" in child.stderr or "out of memory" in child.stderr
         tail = child.stderr.strip().splitlines()[-3:]
-        result = {"failed": "out of memory" if out_of_memory else f"exit {child.returncode}", "stderr": tail}
+        refused = "InfeasibleBudgetError" in child.stderr  # before anything was trained
+        failed = "refused" if refused else "out of memory" if out_of_memory else f"exit {child.returncode}"
+        result = {"failed": failed, "stderr": tail}
     result = {**request, "limit_mb": limit_mb, "wall_seconds": round(time.perf_counter() - begun, 1), **result}
     path.write_text(json.dumps(result, indent=1))
     return result

@@ -19,9 +19,7 @@ from pathlib import Path
 
 from cells import (
     FAILED,
-    answer_graph,
-    answer_range,
-    answer_solve,
+    answer_any,
     best_within,
     common_options,
     geometric_mean,
@@ -63,7 +61,7 @@ def main() -> None:
     parser.add_argument("--budgets", type=int, help="how many")
     parser.add_argument("--time-limit", type=float, help="seconds a solve; relaxations get four times that")
     options = parser.parse_args()
-    if serve_child(options, answer):
+    if serve_child(options, answer_any):
         return
     options.output.mkdir(parents=True, exist_ok=True)
     if not options.draw:
@@ -87,11 +85,6 @@ def solve_network(output: Path, network: str, names: Sequence[str], count: int, 
     budgets = [least + (peak - least) * k // count for k in range(count)]
     requests = [solve_cell(known, name, budget, limit) for budget in budgets for name in names]
     run_cells(__file__, output, requests, most_seconds, again)
-
-
-def answer(request: dict) -> dict:
-    """What a child process does."""
-    return {"graph": answer_graph, "range": answer_range, "solve": answer_solve}[request["run"]](request)
 
 
 # Results --------------------------------------------------------------------------------------------------------------

@@ -19,9 +19,7 @@ from typing import Any
 
 from cells import (
     FAILED,
-    answer_graph,
-    answer_range,
-    answer_solve,
+    answer_any,
     best_within,
     common_options,
     markdown,
@@ -58,7 +56,7 @@ def main() -> None:
     parser.add_argument("--budgets", type=int, help="how many, 16 GB not counted")
     parser.add_argument("--time-limit", type=float, help="seconds a solve; relaxations get four times that")
     options = parser.parse_args()
-    if serve_child(options, answer):
+    if serve_child(options, answer_any):
         return
     options.output.mkdir(parents=True, exist_ok=True)
     if not options.draw:
@@ -95,11 +93,6 @@ def sweep(known: dict, count: int) -> list[int]:
     least, peak = known["least_bytes"], known["peak_bytes"]
     budgets = {least + (peak - least) * k // max(count - 1, 1) for k in range(count)}
     return sorted(budgets | ({V100} if least <= V100 <= peak else set()))
-
-
-def answer(request: dict) -> dict:
-    """What a child process does."""
-    return {"graph": answer_graph, "range": answer_range, "solve": answer_solve}[request["run"]](request)
 
 
 # Results --------------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FAILED",
     "ROOT",
+    "answer_any",
     "answer_graph",
     "answer_range",
     "answer_solve",
@@ -267,6 +268,11 @@ def answer_solve(request: dict) -> dict:
     from checkmate_tf.interchange import read_graph
 
     return solve(read_graph(graph_file(request)), request)
+
+
+def answer_any(request: dict) -> dict:
+    """What a child process does with a request of this module."""
+    return {"graph": answer_graph, "range": answer_range, "solve": answer_solve}[request["run"]](request)
 
 
 def most_seconds(request: dict) -> float:

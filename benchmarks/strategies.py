@@ -14,11 +14,7 @@ The script fails if one is, or if a schedule is over its budget.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
-import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -26,12 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cells import FAILED, in_child, write_csv
+
 NETWORKS = ("VGG16", "MobileNet", "U-Net", "ResNet50")
 QUICK_SHARES = (0, 10, 25, 55, 100)
 FULL_SHARES = (0, 2, 5, 10, 15, 20, 25, 30, 40, 50, 60, 75, 90, 100)
 ROOT = Path(__file__).resolve().parents[1]
 
-SOLVED, TOO_SMALL, NOT_FOR, FAILED = "solved", "too small", "does not apply", "failed"
+SOLVED, TOO_SMALL, NOT_FOR = "solved", "too small", "does not apply"
 TOLERANCE = 1e-6  # relative: what the solvers' tolerances leave open in a bound
 GRACE = 120.0  # seconds beyond six times its limit after which a solve is ended
 
@@ -91,7 +89,7 @@ def main() -> None:
     cells = read_cells(options.output)
     if not cells:
         sys.exit(f"there is no result in {options.output}")
-    write_csv(options.output / "cells.csv", cells)
+    write_csv(options.output / "cells.csv", COLUMNS, cells)
     table = as_table(cells)
     (options.output / "table.md").write_text(table)
     print(table)
@@ -140,9 +138,9 @@ def network_range(output: Path, network: str) -> dict:
     """The network's graph as a file, and its budgets: the least known, and the peak without recomputation."""
     graph, path = output / f"graph-{network}.json", output / f"range-{network}.json"
     if not graph.exists():
-        in_child({"make": network, "graph": str(graph)}, 600)
+        in_child(__file__, {"make": network, "graph": str(graph)}, 600)
     if not path.exists():
-        path.write_text(json.dumps(in_child({"range": network, "graph": str(graph)}, 600), indent=1) + "\n")
+        path.write_text(json.dumps(in_child(__file__, {"range": network, "graph": str(graph)}, 600), indent=1) + "\n")
     return {"graph": str(graph), **json.loads(path.read_text())}
 
 
@@ -161,39 +159,13 @@ def solve_cell(output: Path, network: str, known: dict, name: str, share: int, l
     }  # fmt: skip
     begun = time.perf_counter()
     try:
-        cell |= in_child({"solve": name, "graph": known["graph"], "budget": budget, "limit": limit}, 6 * limit + GRACE)
+        cell |= in_child(
+            __file__, {"solve": name, "graph": known["graph"], "budget": budget, "limit": limit}, 6 * limit + GRACE
+        )
     except RuntimeError as error:
         cell |= {"outcome": FAILED, "reason": str(error), "seconds": time.perf_counter() - begun}
     path.write_text(json.dumps(cell, indent=1) + "\n")
     return cell
-
-
-def in_child(request: dict, seconds: float) -> dict:
-    """What a child process answers; it and its own children are ended after so many seconds.
-
-    Raises
-    ------
-    RuntimeError
-        If it does not answer.
-    """
-    command = [sys.executable, __file__, "--child", json.dumps(request)]
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
-    child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
-    )
-    try:
-        out, err = child.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.communicate()
-        raise RuntimeError(f"no answer after {seconds:.0f} s") from None
-    except BaseException:
-        os.killpg(child.pid, signal.SIGKILL)
-        raise
-    lines = [line for line in out.splitlines() if line.startswith("RESULT ")]
-    if not lines:
-        raise RuntimeError(f"exit {child.returncode}: {' '.join(err.strip().splitlines()[-2:])}")
-    return json.loads(lines[-1][len("RESULT ") :])
 
 
 def answer(request: dict) -> dict:
@@ -306,13 +278,6 @@ def read_cells(output: Path) -> list[dict]:
     rank = {name: k for k, name in enumerate([*order, *sorted({c["strategy"] for c in cells} - set(order))])}
     cells.sort(key=lambda c: (NETWORKS.index(c["network"]), rank[c["strategy"]], c["budget_bytes"]))
     return cells
-
-
-def write_csv(path: Path, cells: Sequence[dict]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n", restval="")
-        writer.writeheader()
-        writer.writerows(cells)
 
 
 def as_table(cells: Sequence[dict]) -> str:

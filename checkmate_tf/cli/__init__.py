@@ -93,23 +93,12 @@ def plan(
     """
     from .console import guarded
     from .plan import PlanCommand, run_plan
+    from .planned import Asked
 
-    command = PlanCommand(
-        model,
-        batch_size,
-        budget,
-        strategy,
-        costs,
-        time_limit,
-        gap,
-        verify,
-        input_shape,
-        classes,
-        optimizer,
-        loss,
-        plot,
-        json,
-    )
+    asked = Asked(
+        model, batch_size, budget, strategy, costs, time_limit, gap, verify, input_shape, classes, optimizer, loss
+    )  # fmt: skip
+    command = PlanCommand(asked, plot, json)
     guarded(json, lambda: run_plan(command))
 
 
@@ -303,12 +292,19 @@ def report(
     Exit status: 0 written, 2 bad input, 3 no schedule of a model fits the budget.
     """
     from .console import guarded
+    from .planned import Asked
     from .report import ReportCommand, run_report
 
-    command = ReportCommand(
-        sources, html, batch_size, budget, strategy, costs, time_limit, gap, verify, input_shape, classes, optimizer,
-        loss, json,
-    )  # fmt: skip
+    files = [source for source in sources if source.endswith(".json")]
+    models = [
+        Asked(
+            source, batch_size, budget or "60%", strategy, costs, time_limit, gap, verify, input_shape, classes,
+            optimizer, loss,
+        )
+        for source in sources
+        if source not in files
+    ]  # fmt: skip
+    command = ReportCommand(files, models, budget, html, json)
     guarded(json, lambda: run_report(command))
 
 

@@ -13,10 +13,11 @@ from ..interchange import graph_to_dict
 from ..jsonfile import check_output, to_json, write_json
 from ..units import format_bytes
 from .console import BadInput, prepare_tensorflow, progress_lines, stderr
+from .planned import DEFAULT_BATCH
 
 __all__ = ["GraphCommand", "run_graph"]
 
-DEFAULT_BATCH = 32
+
 _LEVELS = {"layer": ("flops", "v100", "profile"), "op": ("flops", "profile", "roofline")}
 
 

@@ -9,32 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..units import parse_budget
-from .console import BadInput, prepare_tensorflow, print_json, progress_lines, stderr, stdout
+from .console import BadInput, print_json, stdout
+from .planned import Asked, check_asked, planned
 
 __all__ = ["PlanCommand", "run_plan"]
 
-DEFAULT_BATCH = 32
 _FORMATS = (".png", ".pdf", ".svg")
-_COSTS = ("profile", "roofline", "flops")
 
 
 @dataclass(frozen=True)
 class PlanCommand:
     """The arguments of the command, as typed."""
 
-    model: str
-    batch_size: int | None
-    budget: str
-    strategy: str
-    costs: str
-    time_limit: float
-    gap: float
-    verify: bool
-    input_shape: str | None
-    classes: int | None
-    optimizer: str | None
-    loss: str | None
+    asked: Asked
     plot: Path | None
     json: bool
 
@@ -47,37 +34,8 @@ def run_plan(command: PlanCommand) -> None:
     CheckmateError
         As `checkmate_tf.compile`, or `BadInput`.
     """
-    from .models import compile_if_needed, load_model, parse_shape
-
-    parse_budget(command.budget)
-    shape = parse_shape(command.input_shape)
     _check(command)
-    prepare_tensorflow()
-    import checkmate_tf
-
-    notes = stderr()
-    with notes.status("loading the model", spinner="dots"):
-        model, data = load_model(command.model, shape, command.classes)
-        said = compile_if_needed(model, command.optimizer, command.loss)
-    batch_size = command.batch_size
-    if batch_size is None and data is None:
-        batch_size = DEFAULT_BATCH
-        notes.print(f"batch of {batch_size} samples (choose with --batch-size)", highlight=False)
-    if said:
-        notes.print(said, highlight=False, markup=False)
-    checkmate_tf.compile(
-        model,
-        command.budget,
-        batch_size=batch_size,
-        data=data,
-        strategy=command.strategy,
-        costs=command.costs,
-        time_limit=command.time_limit,
-        gap=command.gap,
-        verify=command.verify,
-        progress=True if sys.stderr.isatty() else progress_lines(),
-    )
-    report = model.checkmate
+    report, said = planned(command.asked)
     if command.plot is not None:
         from ..report.plots import plot_schedule
 
@@ -91,12 +49,7 @@ def run_plan(command: PlanCommand) -> None:
 
 
 def _check(command: PlanCommand) -> None:
-    from ..strategies import STRATEGIES
-
-    if command.strategy not in STRATEGIES:
-        raise BadInput(f"--strategy {command.strategy!r} is unknown: choose one of {', '.join(sorted(STRATEGIES))}")
-    if command.costs not in _COSTS:
-        raise BadInput(f"--costs {command.costs!r} is unknown: choose one of {', '.join(_COSTS)}")
+    check_asked(command.asked)
     if command.plot is not None:
         if command.plot.suffix.lower() not in _FORMATS:
             raise BadInput(f"--plot {str(command.plot)!r}: the name must end with {', '.join(_FORMATS)}")

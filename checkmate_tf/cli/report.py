@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..interchange import GRAPH_FORMAT, RESULT_FORMAT, graph_from_dict
-from ..jsonfile import check_output
-from ..units import parse_budget
-from .console import BadInput, prepare_tensorflow, print_json, progress_lines, stderr, stdout
+from ..jsonfile import check_output, write_text
+from .console import BadInput, print_json, stderr, stdout
+from .planned import Asked, check_asked, planned
 
 if TYPE_CHECKING:
     from ..graph import Graph
@@ -20,28 +19,15 @@ if TYPE_CHECKING:
 
 __all__ = ["ReportCommand", "run_report"]
 
-DEFAULT_BATCH = 32
-DEFAULT_BUDGET = "60%"
-_COSTS = ("profile", "roofline", "flops")
-
 
 @dataclass(frozen=True)
 class ReportCommand:
-    """The arguments of the command, as typed. From `batch_size` on they are for models."""
+    """The arguments of the command; `budget` as typed, if it was."""
 
-    sources: Sequence[str]
-    html: Path
-    batch_size: int | None
+    files: Sequence[str]
+    models: Sequence[Asked]
     budget: str | None
-    strategy: str
-    costs: str
-    time_limit: float
-    gap: float
-    verify: bool
-    input_shape: str | None
-    classes: int | None
-    optimizer: str | None
-    loss: str | None
+    html: Path
     json: bool
 
 
@@ -54,18 +40,13 @@ def run_report(command: ReportCommand) -> None:
         For bad input; nothing is written then.
     """
     check_output(command.html)
-    files = [source for source in command.sources if source.endswith(".json")]
-    models = [source for source in command.sources if not source.endswith(".json")]
-    if command.budget is not None and not models:
+    if command.budget is not None and not command.models:
         raise BadInput("--budget is for models; solve a graph with checkmate-tf solve, and give its result after it")
-    if models:
-        _check(command)
-    graphs = _read(files)
-    reports = [_planned(command, name) for name in models]
-    text = _page(graphs, reports)
-    from ..jsonfile import write_text
-
-    write_text(text, command.html)
+    for asked in command.models:
+        check_asked(asked)
+    graphs = _read(command.files)
+    reports = [planned(asked)[0] for asked in command.models]
+    write_text(_page(graphs, reports), command.html)
     size = command.html.stat().st_size
     if command.json:
         found = {"html": str(command.html), "bytes": size, "graphs": len(graphs), "models": len(reports)}
@@ -103,41 +84,6 @@ def _read(files: Sequence[str]) -> list[tuple[Graph, list[Answer]]]:
     return found
 
 
-def _planned(command: ReportCommand, name: str) -> Report:
-    """Plan a model as `checkmate-tf plan` does."""
-    from .models import compile_if_needed, load_model, parse_shape
-
-    shape = parse_shape(command.input_shape)
-    prepare_tensorflow()
-    import checkmate_tf
-
-    notes = stderr()
-    with notes.status(f"loading {name}", spinner="dots"):
-        model, data = load_model(name, shape, command.classes)
-        said = compile_if_needed(model, command.optimizer, command.loss)
-    batch_size = command.batch_size
-    if batch_size is None and data is None:
-        batch_size = DEFAULT_BATCH
-        notes.print(f"batch of {batch_size} samples (choose with --batch-size)", highlight=False)
-    if said:
-        notes.print(said, highlight=False, markup=False)
-    checkmate_tf.compile(
-        model,
-        command.budget or DEFAULT_BUDGET,
-        batch_size=batch_size,
-        data=data,
-        strategy=command.strategy,
-        costs=command.costs,
-        time_limit=command.time_limit,
-        gap=command.gap,
-        verify=command.verify,
-        progress=True if sys.stderr.isatty() else progress_lines(),
-    )
-    report: Any = model.checkmate
-    found: Report = report
-    return found
-
-
 def _page(graphs: Sequence[tuple[Graph, list[Answer]]], reports: Sequence[Report]) -> str:
     from .. import __version__
     from ..report.html import page
@@ -147,15 +93,3 @@ def _page(graphs: Sequence[tuple[Graph, list[Answer]]], reports: Sequence[Report
         sections = [report_section(report) for report in reports]
         sections += [graph_section(graph, answers) for graph, answers in graphs]
     return page("Rematerialization report", sections, f"checkmate-tf {__version__}")
-
-
-def _check(command: ReportCommand) -> None:
-    from ..strategies import STRATEGIES
-    from .models import parse_shape
-
-    parse_budget(command.budget or DEFAULT_BUDGET)
-    parse_shape(command.input_shape)
-    if command.strategy not in STRATEGIES:
-        raise BadInput(f"--strategy {command.strategy!r} is unknown: choose one of {', '.join(sorted(STRATEGIES))}")
-    if command.costs not in _COSTS:
-        raise BadInput(f"--costs {command.costs!r} is unknown: choose one of {', '.join(_COSTS)}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import tensorflow as tf
 
 __all__ = [
-    "SUMS",
     "ELEMENTWISE",
+    "SUMS",
     "function_names",
     "inputs_of",
     "is_read_only",
@@ -60,10 +60,10 @@ _VIEWS_IF_SAME = frozenset(
     }
 )
 
-# TensorFlow computes these into the buffer of a dying input of the same size.
 # Sums of any number of values: the order of the terms, and with it the last bit, is up to Grappler and the kernel.
 SUMS = frozenset({"AddN", "AccumulateNV2"})
 
+# TensorFlow computes these into the buffer of a dying input of the same size.
 ELEMENTWISE = frozenset(
     """Abs Add AddV2 AddN BiasAdd Ceil Cos DivNoNan Elu EluGrad Erf Erfc Exp Expm1 Floor LeakyRelu LeakyReluGrad Log
     Log1p Maximum Minimum Mul MulNoNan Neg Pow RealDiv Reciprocal Relu Relu6 Relu6Grad ReluGrad Round Rsqrt RsqrtGrad

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from checkmate_tf.execute.keras import _build
+from checkmate_tf.execute.controller import build_training
 from checkmate_tf.execute.spec import data_spec
 from checkmate_tf.graph import BACKWARD, FORWARD, Graph
 from checkmate_tf.trace.ops import inputs_of, is_read_only, is_source, is_stateful, view_of, writes_resource
@@ -104,7 +104,7 @@ def operation_graph(model: keras.Model, batch_size: int) -> Graph:
     at; inputs, variables and constants are always in memory, and not counted. Operations with effects run once.
     """
     spec, _ = data_spec(model, batch_size, None, None)
-    _build(model, spec)
+    build_training(model, spec)
     step = trace_step(model.train_step, spec)
     shapes = [tf.TensorShape([batch_size if d is None else d for d in t.shape]) for t in step.inputs]
     static = with_static_batch(step, shapes)

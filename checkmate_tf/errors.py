@@ -5,6 +5,8 @@ Every error that the package raises on purpose derives from `CheckmateError`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class CheckmateError(Exception):
     """Base of all errors raised on purpose by checkmate_tf."""
@@ -25,11 +27,21 @@ class InfeasibleBudgetError(CheckmateError):
         The least budget for which a schedule is known to exist.
     proven : bool
         True if `budget_bytes` is provably too small (below the working set of one operation, or by the relaxation).
+    sequence : sequence of int or None
+        The nodes of a schedule for `minimum_bytes` in the order of their computations, where one is at hand.
     """
 
-    def __init__(self, message: str, budget_bytes: int, minimum_bytes: int, proven: bool) -> None:
+    def __init__(
+        self,
+        message: str,
+        budget_bytes: int,
+        minimum_bytes: int,
+        proven: bool,
+        sequence: Sequence[int] | None = None,
+    ) -> None:
         super().__init__(message)
         self.budget_bytes, self.minimum_bytes, self.proven = budget_bytes, minimum_bytes, proven
+        self.sequence = sequence
 
 
 class GraphError(CheckmateError, ValueError):

@@ -17,7 +17,7 @@ from keras import layers
 
 import checkmate_tf
 from checkmate_tf.costs import op_costs
-from checkmate_tf.execute.keras import _build
+from checkmate_tf.execute.controller import build_training
 from checkmate_tf.execute.spec import data_spec
 from checkmate_tf.trace.program import Program, build_program
 from checkmate_tf.trace.static import with_static_batch
@@ -123,7 +123,7 @@ def assert_same_state(model: keras.Model, other: keras.Model, rtol: float = 0.0)
 def program_of(model: keras.Model, case: Case, batch: int | None = None) -> Program:
     """The model's step, traced for a batch, with FLOPs for costs."""
     spec, found = data_spec(model, None, None, case.data(batch or case.batch))
-    _build(model, spec)
+    build_training(model, spec)
     traced = trace_step(model.train_step, spec)
     shapes = [tf.TensorShape([found if d is None else d for d in t.shape]) for t in traced.inputs]
     program = build_program(traced, with_static_batch(traced, shapes), model.name)

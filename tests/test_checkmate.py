@@ -96,6 +96,15 @@ def test_the_least_budget_is_bracketed_and_can_be_met():
     assert schedule.peak_bytes <= found
 
 
+def test_an_infeasible_budget_brings_the_least_schedule():
+    graph = unet(3)
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        solve(graph, proven_minimum(graph)[0] - 1, options=SolveOptions(time_limit=1.0))
+    error = caught.value
+    assert error.sequence is not None and error.minimum_bytes < peak(graph)
+    assert evaluate(graph, plan_from_sequence(graph, error.sequence)).peak_bytes == error.minimum_bytes
+
+
 def test_an_unproven_failure_is_worded_differently(monkeypatch):
     module = sys.modules["checkmate_tf.strategies.checkmate"]
     graph = resnet(4)

@@ -6,7 +6,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from checkmate_tf.execute.keras import _build
+from checkmate_tf.execute.controller import build_training
 from checkmate_tf.trace.loops import function_graph
 from checkmate_tf.trace.program import build_program
 from checkmate_tf.trace.static import with_static_batch
@@ -36,7 +36,7 @@ def _recurrent(layer):
     model = keras.Model(inputs, layer(inputs))
     model.compile("sgd", "mse")
     spec = (tf.TensorSpec([None, STEPS, FEATURES]), tf.TensorSpec([None, STEPS, UNITS]))
-    _build(model, spec)
+    build_training(model, spec)
     return trace_step(model.train_step, spec)
 
 

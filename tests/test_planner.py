@@ -11,7 +11,14 @@ from cases import DENSE, assert_same_state, compile_quickly, make, state, train
 import checkmate_tf
 from checkmate_tf.errors import InfeasibleBudgetError
 from checkmate_tf.execute import planner
-from checkmate_tf.execute.measure import HOW_TO_MEASURE, Device, captured_variables, find_device, measure_peak
+from checkmate_tf.execute.measure import (
+    HOW_TO_MEASURE,
+    Device,
+    captured_variables,
+    fed_as_by_fit,
+    find_device,
+    measure_peak,
+)
 from checkmate_tf.plan import evaluate
 from checkmate_tf.units import parse_budget
 
@@ -37,8 +44,7 @@ def test_the_measured_peak_is_within_the_budget():
     tf.config.experimental.reset_memory_stats(device.name)
     model.fit(data, verbose=0)
     used = tf.config.experimental.get_memory_info(device.name)["peak"]
-    copies = 3 * report.input_bytes  # the cached batch, and those that the iterator has at hand
-    assert used <= report.budget_bytes + copies
+    assert used <= report.budget_bytes
 
 
 def test_measuring_leaves_every_variable_as_it_was():
@@ -136,7 +142,9 @@ PEAKS: list[int] = []
 
 
 def _crowd(monkeypatch, peaks):
-    monkeypatch.setattr("checkmate_tf.execute.keras.find_device", lambda: _Crowded("CPU:0", 10**9, measurable=True))
+    monkeypatch.setattr(
+        "checkmate_tf.execute.controller.find_device", lambda: _Crowded("CPU:0", 10**9, measurable=True)
+    )
     monkeypatch.setattr(planner, "_foreign_bytes", lambda program, device: 0)
     PEAKS[:] = peaks
 
@@ -152,6 +160,60 @@ def test_a_peak_over_the_budget_while_training_plans_again(monkeypatch, no_grapp
     report = model.checkmate
     assert report.exceeded_bytes == (over,) and report.attempts[-1].target_bytes < first.attempts[0].target_bytes
     assert "planned again" in str(report) and report.attempts[: len(first.attempts)] == first.attempts
+
+
+def _crowded_after_planning(monkeypatch, budget, share, limit_bytes=None):
+    """A compiled model, and a device on which so much has come since that `share` of the budget will be needed."""
+    _measures(monkeypatch, 0)
+    monkeypatch.setattr(planner, "_foreign_bytes", lambda program, device: 0)
+    model = make(DENSE)
+    report = compile_quickly(model, DENSE, verify=True, budget=budget, time_limit=3).checkmate
+    come = int(share * report.budget_bytes) - report.measured_peak_bytes
+    device = _Crowded("CPU:0", limit_bytes or int(1.1 * report.budget_bytes), measurable=True)
+    monkeypatch.setattr("checkmate_tf.execute.controller.find_device", lambda: device)
+    monkeypatch.setattr(planner, "_foreign_bytes", lambda program, device: come + report.input_bytes)
+    _measures(monkeypatch, come)
+    PEAKS.clear()
+    return model, report
+
+
+def test_room_is_made_for_data_before_training(monkeypatch, no_grappler):
+    plain = make(DENSE)
+    model, first = _crowded_after_planning(monkeypatch, 0.95, 1.05)
+    assert train(model, DENSE) == train(plain, DENSE)
+    assert_same_state(plain, model)
+    assert model.checkmate.exceeded_bytes == (int(1.05 * first.budget_bytes),)
+    assert model.checkmate.predicted_peak_bytes < first.predicted_peak_bytes
+
+
+def test_data_without_room_is_refused_below_a_hard_limit(monkeypatch):
+    model, _ = _crowded_after_planning(monkeypatch, 0.8, 3.8)
+    before = [v.numpy() for v in model.trainable_variables]
+    with pytest.raises(InfeasibleBudgetError, match="with its data.*tf.data.Dataset"):
+        train(model, DENSE)
+    assert all((a == b.numpy()).all() for a, b in zip(before, model.trainable_variables, strict=True))
+
+
+def test_data_without_room_is_warned_of_once(monkeypatch, caplog):
+    model, _ = _crowded_after_planning(monkeypatch, 0.8, 3.8, 10**12)
+    train(model, DENSE)
+    train(model, DENSE)
+    assert caplog.text.count("no plan leaves room") == 1
+
+
+def test_measurements_are_fed_as_by_fit():
+    seen = []
+    batch = [tf.ones([4, 2]), tf.zeros([4])]
+
+    def step(x, y):
+        seen.append((x.shape, y.shape))
+        return tf.reduce_sum(x) + tf.reduce_sum(y)
+
+    for device in ("CPU:0", "GPU:0"):
+        run = fed_as_by_fit(step, batch, Device(device, 10**9, measurable=False))
+        assert [float(run()) for _ in range(3)] == [8.0] * 3
+    assert seen == [((4, 2), (4,))] * 2
+    assert float(fed_as_by_fit(lambda: tf.constant(1.0), [], Device("CPU:0", 10**9, measurable=False))()) == 1.0
 
 
 def test_planning_again_ends(monkeypatch, caplog):

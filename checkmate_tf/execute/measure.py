@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["HOW_TO_MEASURE", "Device", "captured_variables", "find_device", "measure_peak"]
+__all__ = ["HOW_TO_MEASURE", "Device", "captured_variables", "fed_as_by_fit", "find_device", "measure_peak"]
 
 HOW_TO_MEASURE = (
     "this process's CPU allocator keeps no statistics; set TF_CPU_ALLOCATOR_USE_BFC=true in the environment before "
@@ -118,6 +118,30 @@ def captured_variables(captures: Sequence[tuple[Any, tf.Tensor]]) -> list[_Captu
         if internal.dtype == tf.resource and data is not None and data.is_set and data.shape_and_type:
             found[id(external)] = _Captured(external, tf.as_dtype(data.shape_and_type[0].dtype))
     return list(found.values())
+
+
+def fed_as_by_fit(function: Callable[..., Any], batch: Sequence[tf.Tensor], device: Device) -> Callable[[], Any]:
+    """A training step on new data each time, fed as `fit` feeds it.
+
+    On the CPU the batches that a pipeline prepares meanwhile share the allocator with the step, in number and in the
+    pieces that they cut. A GPU sees one batch at a time.
+
+    Parameters
+    ----------
+    function : callable (*tensors)
+        The step, to be traced.
+    batch : sequence of tf.Tensor
+        Its inputs.
+    """
+    specs = [tf.TensorSpec(t.shape, t.dtype) for t in batch]
+    if not batch or not device.name.startswith("CPU"):
+        concrete = tf.function(function, autograph=False).get_concrete_function(*specs)
+        return lambda: concrete(*(tf.raw_ops.DeepCopy(x=t) for t in batch))
+    data = tf.data.Dataset.from_tensors(tuple(batch)).repeat()
+    data = data.map(lambda *tensors: tuple(tf.raw_ops.DeepCopy(x=t) for t in tensors), tf.data.AUTOTUNE)
+    feed = iter(data.prefetch(tf.data.AUTOTUNE))
+    step = tf.function(lambda: function(*next(feed)), autograph=False).get_concrete_function()
+    return lambda: step()
 
 
 def measure_peak(device: Device, step: Callable[[], Any], variables: Sequence[tf.Variable]) -> tuple[int | None, str]:

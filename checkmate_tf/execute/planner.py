@@ -6,6 +6,7 @@ cannot split, workspaces of kernels, other tenants of the device) takes the diff
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,21 +31,31 @@ from ..trace.static import StaticStep, with_static_batch
 from ..trace.step import TracedStep, trace_step
 from ..units import Budget, format_bytes, parse_budget
 from .emit import emit
-from .measure import HOW_TO_MEASURE, Device, captured_variables, find_device, measure_peak
+from .measure import HOW_TO_MEASURE, Device, captured_variables, fed_as_by_fit, find_device, measure_peak
 from .spec import example
 
-__all__ = ["PlanOptions", "PlannedStep", "plan_again", "plan_step", "step_graph"]
+__all__ = [
+    "PlanOptions",
+    "PlannedStep",
+    "expected_peak_bytes",
+    "near_limit",
+    "plan_again",
+    "plan_step",
+    "step_graph",
+]
 
 log = logging.getLogger("checkmate_tf")
 
 # Share of the budget to aim for, since peaks differ from step to step; and of that, what is worth no further plan.
 _GOAL, _USED = 0.92, 0.94
 _SURE, _SURE_STRICT = 0.95, 0.98  # share of the budget that a measured peak may take; a strict order varies less
+_LOWER = 0.98  # share of the least peak predicted so far below which another plan is worth a measurement
 _FREE = 0.005  # an overhead not worth another plan
 _WASTE = 0.1  # of the memory for activations, what the allocator's pieces are expected to lose, until it is measured
 _TIGHT = 1.25  # a hard limit of the allocator is near when it is below this many times the budget
 _CLEAR = 0.72  # share of such a limit that a plan may be measured at: a quarter is lost to pieces too small to use
 _ROOM = 0.6  # share of such a limit that the first plan to be measured may take, by prediction
+_MOST = 0.88  # share of such a limit above which a plan is refused: sooner or later a step would run out of memory
 
 
 @dataclass(frozen=True)
@@ -221,6 +232,21 @@ def plan_again(planned: PlannedStep, peak_bytes: int, options: PlanOptions) -> P
     return replace(planned, schedule=best.schedule, report=again, limit_bytes=best.limit_bytes)
 
 
+def near_limit(device: Device, budget_bytes: int) -> bool:
+    """Whether the CPU's allocator has a hard limit little above a budget."""
+    return device.name.startswith("CPU") and device.limit_bytes < _TIGHT * budget_bytes
+
+
+def expected_peak_bytes(planned: PlannedStep, device: Device) -> int:
+    """The peak to expect with what lives on the device now: what was measured, and all that has come since.
+
+    One batch of data was there when it was measured.
+    """
+    report = planned.report
+    come = _foreign_bytes(planned.program, device) - report.foreign_bytes - report.input_bytes
+    return (report.measured_peak_bytes or 0) + max(0, come)
+
+
 def _foreign_bytes(program: Program, device: Device) -> int:
     return max(0, device.current_bytes() - program.variable_bytes) if device.measurable else 0
 
@@ -281,20 +307,21 @@ def _fit(job: _Job, target: int) -> tuple[_Candidate, list[Attempt]]:
 
     The first schedule to be measured fits `target`. Each measurement corrects the target of the next one, down when the
     peak is over the budget and up when much of the budget is left. When nothing that fits the corrected target is
-    feasible, computations are put in one strict order, which costs parallelism and makes the allocator's peak lower and
-    steadier.
+    feasible, the least that is comes next; then computations are put in one strict order, which costs parallelism and
+    makes the allocator's peak lower and steadier.
     """
     graph, budget_bytes, device, options, seconds = job.graph, job.budget_bytes, job.device, job.options, job.seconds
     attempts: list[Attempt] = []
     best: _Candidate | None = None
     close: _Candidate | None = None  # within the budget, but by less than peaks differ
-    goal, strict = int(_GOAL * budget_bytes), False
+    goal, most, strict = int(_GOAL * budget_bytes), budget_bytes, False
     measure = options.verify and device.measurable
     if not measure:
         target = budget_bytes
     # Where the CPU's allocator has a hard limit near the budget, to run out of memory while measuring can be a crash:
     # oneDNN does not check all allocations. Start with room to spare, and stay away from the limit.
-    if measure and device.name.startswith("CPU") and device.limit_bytes < _TIGHT * budget_bytes:
+    if measure and near_limit(device, budget_bytes):
+        most = min(most, int(_MOST * device.limit_bytes))
         target = min(target, int(_ROOM * device.limit_bytes))
         goal = min(goal, int(_CLEAR * device.limit_bytes))
     least: int | None = None
@@ -304,16 +331,22 @@ def _fit(job: _Job, target: int) -> tuple[_Candidate, list[Attempt]]:
             try:
                 schedule = _solve(graph, target, options, seconds)
             except InfeasibleBudgetError as error:
+                known = error.minimum_bytes
                 if not attempts:
                     if target >= budget_bytes:
                         raise
-                    known = error.minimum_bytes
-                    target = known if target < known < budget_bytes and not attempt else budget_bytes
-                    continue
-                if best is not None or strict:
+                    between = target < known < budget_bytes
+                    if error.sequence is None or not between:
+                        target = known if between and not attempt else budget_bytes
+                        continue
+                    target, schedule = known, _least(graph, error, options, seconds)
+                elif best is not None or strict:
                     break
-                strict, target = True, max(goal, error.minimum_bytes)
-                schedule = _solve(graph, target, options, seconds)
+                elif known < _LOWER * min(a.predicted_bytes for a in attempts):
+                    target, schedule = known, _least(graph, error, options, seconds)
+                else:
+                    strict, target = True, max(goal, known)
+                    schedule = _solve(graph, target, options, seconds)
         limit = 0 if strict else schedule.peak_bytes
         if not measure:
             return _Candidate(schedule, limit, None), attempts
@@ -328,10 +361,10 @@ def _fit(job: _Job, target: int) -> tuple[_Candidate, list[Attempt]]:
             target = min(schedule.peak_bytes, target) - budget_bytes // 10
             continue
         least = min(measured, least or measured)
-        fits = measured <= (_SURE_STRICT if strict else _SURE) * budget_bytes
+        fits = measured <= min(most, (_SURE_STRICT if strict else _SURE) * budget_bytes)
         if fits and (best is None or schedule.cost < best.schedule.cost):
             best = _Candidate(schedule, limit, measured)
-        elif measured <= budget_bytes and (close is None or measured < (close.measured_bytes or measured)):
+        elif measured <= most and (close is None or measured < (close.measured_bytes or measured)):
             close = _Candidate(schedule, limit, measured)
         if fits and (measured >= _USED * goal or schedule.overhead < _FREE):
             break
@@ -341,10 +374,14 @@ def _fit(job: _Job, target: int) -> tuple[_Candidate, list[Attempt]]:
     options.tell("measure", 1, 1, "")
     best = best or close
     if best is None:
+        hard, what = "", "the budget to that"
+        if most < budget_bytes:
+            hard = f", too near its limit of {format_bytes(device.limit_bytes)}, of which pieces are lost"
+            what = "the limit"
         raise InfeasibleBudgetError(
             f"budget {format_bytes(budget_bytes)} was kept by none of {len(attempts)} plans: the least predicted is "
             f"{format_bytes(min(a.predicted_bytes for a in attempts))}, but the device's allocator needed "
-            f"{format_bytes(least or budget_bytes)}; raise the budget to that or lower the batch size",
+            f"{format_bytes(least or budget_bytes)}{hard}; raise {what} or lower the batch size",
             budget_bytes,
             least or budget_bytes,
             proven=False,
@@ -363,16 +400,20 @@ def _solve(graph: Graph, target: int, options: PlanOptions, seconds: dict[str, f
     return solve(graph, target, options.strategy, chosen)
 
 
+def _least(graph: Graph, error: InfeasibleBudgetError, options: PlanOptions, seconds: dict[str, float]) -> Schedule:
+    """The schedule of the least budget that an error names."""
+    if error.sequence is None:
+        return _solve(graph, error.minimum_bytes, options, seconds)
+    sequence = np.array(error.sequence, dtype=np.int64)
+    return Schedule(graph, sequence, strategy=options.strategy, budget_bytes=error.minimum_bytes)
+
+
 def _measure(program: Program, plan: Plan, limit_bytes: int, device: Device) -> int | None:
     batch = [example(program.static.tensors[id(t)]) for t in program.step.inputs]
-    specs = [tf.TensorSpec(t.shape, t.dtype) for t in program.step.inputs]
-    function = tf.function(lambda *inputs: emit(program, plan, limit_bytes, inputs), autograph=False)
-    concrete = function.get_concrete_function(*specs)
-
-    def step() -> None:
-        concrete(*(tf.raw_ops.DeepCopy(x=t) for t in batch))  # a new batch each time, as in training
-
+    step = fed_as_by_fit(lambda *inputs: emit(program, plan, limit_bytes, inputs), batch, device)
     peak, reason = measure_peak(device, step, captured_variables(program.step.captures))
+    del step
+    gc.collect()  # functions lie in cycles, and hold batches
     if peak is None:
         log.warning("a plan ran out of memory while it was measured: %s", reason)
     return peak

@@ -73,7 +73,7 @@ class Report:
         Most bytes on the device since this plan was made, evaluation and input pipeline included: updated while it
         trains.
     exceeded_bytes : tuple of int
-        Peaks over the budget while training, each of which led to a new plan.
+        Peaks over the budget, measured while training or expected with the data of `fit`, that led to new plans.
     """
 
     model: str
@@ -198,6 +198,6 @@ class Report:
             rows.insert(5, ("while training", text))
         if self.exceeded_bytes:
             peaks = ", ".join(format_bytes(b) for b in self.exceeded_bytes)
-            rows.insert(5, ("planned again", f"after {peaks} while training, over the budget"))
+            rows.insert(5, ("planned again", f"for {peaks} while training, over the budget"))
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)

@@ -34,7 +34,7 @@ _CLOSED = 1e-5  # relative: what the solvers' tolerances leave open
 _STALL = 5e-4  # of the base cost: an improvement below this in the last quarter of the time is not worth waiting for
 _PATIENCE = 3.0  # seconds at least
 _QUIET = 10.0  # seconds after which a bound that has not moved for half of the time is taken for done
-_LEAST = 5.0  # seconds to look for the least budget, for the error message
+_LEAST = 12.0  # seconds to look for the least budget, for the error message
 _IMPROVE = 3.0  # seconds after which CP-SAT takes over what the search has found in a graph without a backward pass
 _MOST_EDGES = 5000  # of such a graph: 2,500 take 0.6 GB
 
@@ -65,7 +65,8 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
         return replace(plain, strategy="checkmate", budget_bytes=budget_bytes, solver="none needed", seconds=seconds)
     least = proven_minimum(graph)[0]
     if budget_bytes < least:
-        raise infeasible(graph, budget_bytes, tightest(graph, least, min(_LEAST, options.time_limit), options.seed)[0])
+        known, tight = tightest(graph, least, min(_LEAST, options.time_limit), options.seed)
+        raise infeasible(graph, budget_bytes, known, sequence=tight)
 
     best: np.ndarray | None = None
     cost, lower = np.inf, graph.base_cost
@@ -96,8 +97,8 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
                 if improver is not None:
                     offers += [np.array(news["sequence"]) for news in improver.news() if "sequence" in news]
                 elif improvable and now > _IMPROVE:
-                    known = [] if best is None else best.tolist()
-                    improver = improve(graph, budget_bytes, known, options.time_limit - now, options)
+                    start = [] if best is None else best.tolist()
+                    improver = improve(graph, budget_bytes, start, options.time_limit - now, options)
                     stack.enter_context(improver)
                 for offer in offers:
                     found = evaluate(graph, plan_from_sequence(graph, offer))
@@ -120,7 +121,7 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
     if best is None:
         high, best = tightest(graph, least, min(_LEAST, options.time_limit), options.seed)
         if high > budget_bytes:
-            raise infeasible(graph, budget_bytes, high, relaxation=lower == np.inf)
+            raise infeasible(graph, budget_bytes, high, relaxation=lower == np.inf, sequence=best)
         cost = evaluate(graph, plan_from_sequence(graph, best)).cost
     lower = min(lower, cost)
     seconds = time.perf_counter() - begun

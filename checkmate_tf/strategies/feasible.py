@@ -18,6 +18,8 @@ __all__ = ["infeasible", "infeasible_plain", "minimum_budget", "proven_minimum",
 
 
 _SECONDS_A_NODE = 1e-4  # to look for a schedule, at least
+_SHARE = 0.2  # of the time, for one budget: what has to be recomputed in another way is found late
+_TOLERANCE = 0.01  # of the peak
 
 
 def proven_minimum(graph: Graph) -> tuple[int, int]:
@@ -27,7 +29,7 @@ def proven_minimum(graph: Graph) -> tuple[int, int]:
     return graph.constant_bytes + int(needed[node]), node
 
 
-def minimum_budget(graph: Graph, time_limit: float = 5.0, seed: int = 0) -> tuple[int, int, int]:
+def minimum_budget(graph: Graph, time_limit: float = 12.0, seed: int = 0) -> tuple[int, int, int]:
     """Bracket the least feasible budget, by bisection with the search.
 
     Parameters
@@ -58,10 +60,10 @@ def tightest(graph: Graph, low: int, time_limit: float, seed: int = 0) -> tuple[
     best = np.arange(len(graph))
     high = evaluate(graph, plan_from_sequence(graph, best)).peak_bytes
     fails = low - 1
-    while high - fails > max(1, high // 500) and (left := time_limit - (time.perf_counter() - begun)) > 0:
+    while high - fails > max(1, _TOLERANCE * high) and (left := time_limit - (time.perf_counter() - begun)) > 0:
         near = fails < low and high <= 1.25 * low  # worth asking for what is proven to be needed
         ask = low if near else min(int(np.sqrt(float(max(fails, low)) * high)), high - 1)
-        sequence = _first(graph, ask, min(left, max(time_limit / 8, _SECONDS_A_NODE * len(graph))), seed)
+        sequence = _first(graph, ask, min(left, max(_SHARE * time_limit, _SECONDS_A_NODE * len(graph))), seed)
         if sequence is None:
             fails = ask
         else:
@@ -69,7 +71,14 @@ def tightest(graph: Graph, low: int, time_limit: float, seed: int = 0) -> tuple[
     return high, best
 
 
-def infeasible(graph: Graph, budget_bytes: int, known_bytes: int, *, relaxation: bool = False) -> InfeasibleBudgetError:
+def infeasible(
+    graph: Graph,
+    budget_bytes: int,
+    known_bytes: int,
+    *,
+    relaxation: bool = False,
+    sequence: NDArray[np.int64] | None = None,
+) -> InfeasibleBudgetError:
     """The error for a budget under which no schedule exists, or none was found.
 
     Parameters
@@ -78,15 +87,18 @@ def infeasible(graph: Graph, budget_bytes: int, known_bytes: int, *, relaxation:
         The least budget with a known schedule.
     relaxation : bool
         Whether the relaxation proves that there is none.
+    sequence : (length,) int array, optional
+        The schedule with `known_bytes`.
     """
     (low, node), high = proven_minimum(graph), known_bytes
+    known = None if sequence is None else [int(i) for i in sequence]
     asked, least, found = format_bytes(budget_bytes), format_bytes(low), format_bytes(high)
     if budget_bytes < low:
         message = (
             f"budget {asked} is below {least}, the least that any schedule of this model needs ({graph.names[node]}); "
             "raise the budget or lower the batch size"
         )
-        return InfeasibleBudgetError(message, budget_bytes, high, proven=True)
+        return InfeasibleBudgetError(message, budget_bytes, high, proven=True, sequence=known)
     why = (
         "no schedule of this model fits it (proven)"
         if relaxation
@@ -96,7 +108,7 @@ def infeasible(graph: Graph, budget_bytes: int, known_bytes: int, *, relaxation:
         f"budget {asked} is too small: {why}; the least budget with a known schedule is {found}; raise the budget "
         "to that or lower the batch size"
     )
-    return InfeasibleBudgetError(message, budget_bytes, high, proven=relaxation)
+    return InfeasibleBudgetError(message, budget_bytes, high, proven=relaxation, sequence=known)
 
 
 def infeasible_plain(graph: Graph, budget_bytes: int, peak_bytes: int) -> InfeasibleBudgetError:

@@ -1,0 +1,266 @@
+"""What stands in for a compiled model's training step: plans when data arrives, and watches the peak."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from ..errors import BatchSizeError, CheckmateError, InfeasibleBudgetError
+from ..report import Report
+from ..units import Budget, format_bytes
+from .measure import find_device
+from .planner import PlannedStep, PlanOptions, expected_peak_bytes, near_limit, plan_again, plan_step
+from .spec import spec_of_tensors
+
+__all__ = ["Controller", "batch_errors", "build_training"]
+
+log = logging.getLogger("checkmate_tf")
+
+_PLANS_AGAIN = 3  # most new plans after peaks over the budget while training
+_TOO_LARGE = "checkmate_tf: the batch is larger than the"
+
+
+class Controller:
+    """Stands in for a model's train_step: plans once for each structure of data, then emits the plan."""
+
+    def __init__(self, model: keras.Model, options: PlanOptions, batch_size: int, plain_step: Callable[[Any], Any]):
+        self.model = model
+        self.options = options
+        self.batch_size = batch_size
+        self.plain_step = plain_step
+        self.plans: dict[Any, PlannedStep] = {}
+        self.unfit = 0  # least peak, bytes, for which no plan could be made
+        self.before: dict[str, Any] = {}
+
+    def plan(self, spec: Any) -> PlannedStep:
+        """The plan for a structure of data, made if there is none yet."""
+        key = (self._state(), tuple(tf.nest.flatten(spec)), str(tf.nest.map_structure(lambda _: 0, spec)))
+        if key not in self.plans:
+            if self.plans:
+                why = "for data of another structure or a changed model"
+                log.info("%s: planning again, %s: %s", self.model.name, why, spec)
+            if tf.inside_function():  # Keras is tracing: a new thread has no graph under construction
+                with ThreadPoolExecutor(1) as pool:
+                    planned = pool.submit(self._plan, spec).result()
+            else:
+                planned = self._plan(spec)
+            key = (self._state(), *key[1:])  # building the optimizer may have changed it
+            self.plans[key] = planned
+        return self.plans[key]
+
+    def _plan(self, spec: Any) -> PlannedStep:
+        build_training(self.model, spec)
+        earlier, options = list(self.plans.values()), self.options
+        if earlier:  # a share of the plain peak was a share of the first plan's
+            options = replace(options, budget=Budget(size_bytes=earlier[0].report.budget_bytes))
+        return plan_step(self.plain_step, spec, self.batch_size, options, self.model.name, earlier)
+
+    def step(self, data: Any) -> Any:
+        """One training step, as the model's own `train_step`."""
+        if not tf.inside_function():
+            return tf.function(self.step, autograph=False)(data)
+        spec = spec_of_tensors(data)
+        planned = self.plan(spec)
+        flat = [t for t in tf.nest.flatten(data) if t is not None]
+        return planned.emit(*_limit_batch(flat, tf.nest.flatten(spec), self.batch_size))
+
+    def attach(self) -> None:
+        """Put the planned step in the model's place."""
+        model = self.model
+        self.before = {k: model.__dict__[k] for k in ("train_step", "make_train_function") if k in model.__dict__}
+        self.jit_compile = model.jit_compile
+        make = model.make_train_function
+
+        def train_step(data: Any) -> Any:
+            result = self.step(data)
+            _put(model, "checkmate", self.report)
+            return result
+
+        def make_train_function(force: bool = False) -> None:
+            if not force:
+                self.make_room()
+            make(force)
+            if not getattr(model.train_function, "checkmate", False):
+                _put(model, "train_function", _guard(model.train_function, self.watch))
+
+        _put(model, "train_step", train_step)
+        _put(model, "make_train_function", make_train_function)
+        _put(model, "checkmate", self.report)
+        _put(model, "_checkmate_controller", self)
+        _put(model, "train_function", None)
+        model.jit_compile = False
+
+    def detach(self) -> None:
+        """Take it out again."""
+        for name in ("train_step", "make_train_function", "checkmate", "_checkmate_controller"):
+            self.model.__dict__.pop(name, None)
+        for name, value in self.before.items():
+            _put(self.model, name, value)
+        _put(self.model, "train_function", None)
+        self.model.jit_compile = self.jit_compile
+
+    def make_room(self) -> None:
+        """Before training, plan again if what has come to the device (the data of `fit`) will push it over the budget.
+
+        Raises
+        ------
+        InfeasibleBudgetError
+            If no plan leaves room for it, and the allocator has a hard limit: training would run out of memory.
+        """
+        device = find_device()
+        if tf.inside_function() or not (self.options.verify and device.measurable and self.plans):
+            return
+        key, planned = list(self.plans.items())[-1]
+        report = planned.report
+        peak = expected_peak_bytes(planned, device)
+        if report.measured_peak_bytes is None or not report.budget_bytes < peak < (self.unfit or peak + 1):
+            return
+        log.info("%s: %s are expected while training", self.model.name, format_bytes(peak))
+        try:
+            self.plans[key] = plan_again(planned, peak, self.options)
+        except InfeasibleBudgetError as error:
+            if near_limit(device, peak):
+                raise InfeasibleBudgetError(
+                    f"with its data the training of {self.model.name!r} is expected to need {format_bytes(peak)} of "
+                    f"the {format_bytes(device.limit_bytes)} that its allocator may take, and there is no smaller plan "
+                    f"({error}); give fit a tf.data.Dataset that reads batch by batch, or lower the batch size",
+                    report.budget_bytes,
+                    peak,
+                    proven=False,
+                ) from None
+            log.warning("%s: no plan leaves room for what shares the device: %s", self.model.name, error)
+            self.unfit = peak
+            return
+        _put(self.model, "train_function", None)
+        _put(self.model, "checkmate", self.report)
+
+    def watch(self) -> None:
+        """Note the device's peak while training; over the budget, plan again with the difference taken off."""
+        device = find_device()
+        if not (self.options.verify and device.measurable):
+            return
+        key, planned = list(self.plans.items())[-1]
+        report, peak = planned.report, device.peak_bytes()
+        if peak <= (report.training_peak_bytes or 0):
+            return
+        if peak > report.budget_bytes >= (report.training_peak_bytes or 0):
+            again = self._plan_again(planned, peak)
+            if again is not None:
+                self.plans[key] = again
+                self.model.make_train_function(force=True)
+                _put(self.model, "checkmate", self.report)
+                return
+        self.plans[key] = replace(planned, report=replace(report, training_peak_bytes=peak))
+        _put(self.model, "checkmate", self.report)
+
+    def _plan_again(self, planned: PlannedStep, peak: int) -> PlannedStep | None:
+        """A plan with room for the rest of training, or None if there is none or enough were tried."""
+        report, name = planned.report, self.model.name
+        log.warning(
+            "%s: %s were allocated while training, over the budget of %s (the plan was measured at %s; evaluation, "
+            "input pipeline and callbacks share the device)",
+            name,
+            format_bytes(peak),
+            format_bytes(report.budget_bytes),
+            format_bytes(report.measured_peak_bytes or 0),
+        )
+        if len(report.exceeded_bytes) >= _PLANS_AGAIN:
+            return None
+        try:
+            again = plan_again(planned, peak, self.options)
+        except InfeasibleBudgetError as error:
+            log.warning("%s: no other plan: %s", name, error)
+            return None
+        predicted, measured = (
+            format_bytes(again.schedule.peak_bytes),
+            format_bytes(again.report.measured_peak_bytes or 0),
+        )
+        log.warning("%s: planned again: %s predicted, %s measured", name, predicted, measured)
+        return again
+
+    @property
+    def report(self) -> Report:
+        """Of the newest plan."""
+        return list(self.plans.values())[-1].report
+
+    def _state(self) -> tuple[int, ...]:
+        """Changes when the model is compiled again, or a layer is frozen."""
+        model = self.model
+        compiled = (id(getattr(model, "optimizer", None)), id(getattr(model, "_compile_loss", None)))
+        return (*compiled, *(id(v) for v in model.trainable_variables))
+
+
+def _put(model: keras.Model, name: str, value: Any) -> None:
+    """Set an attribute past Keras's tracking, so that saving does not see it."""
+    object.__setattr__(model, name, value)
+
+
+def build_training(model: keras.Model, spec: Any) -> None:
+    """Create what Keras creates at the first fit: optimizer slots, and the variables of losses and metrics."""
+    if not getattr(model, "compiled", False):
+        return
+    batch = tf.nest.map_structure(lambda t: None if t is None else keras.KerasTensor(t.shape, t.dtype.name), spec)
+    try:
+        model._symbolicbuild_training(data_batch=batch)
+    except CheckmateError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a custom train_step may not have what this needs; tracing will tell
+        log.debug("symbolic build of %s: %s", model.name, error)
+    if model.optimizer is not None and not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+
+
+def _limit_batch(flat: list[tf.Tensor], spec: list[Any], batch_size: int) -> tuple[list[tf.Tensor], list[tf.Operation]]:
+    """The same tensors, after a check that the batch is no larger than planned; and the check.
+
+    What does not read the batch (counters, seeds) must come after the check too.
+    """
+    message = f"{_TOO_LARGE} {batch_size} samples that memory was planned for"
+    checks = []
+    for t, s in zip(flat, [s for s in spec if s is not None], strict=True):
+        if s.shape.rank and t.shape[0] is not None and t.shape[0] > batch_size:
+            raise BatchSizeError(_batch_message(batch_size, t.shape[0]))
+        if s.shape.rank and t.shape[0] is None:
+            checks.append(tf.debugging.assert_less_equal(tf.shape(t)[0], batch_size, message=message))
+    if not checks:
+        return flat, []
+    with tf.control_dependencies(checks):
+        return [tf.identity(t) for t in flat], checks
+
+
+def _batch_message(planned: int | str, given: int | str) -> str:
+    return (
+        f"a batch of {given} samples came, memory was planned for {planned}: give fit a batch_size of at most "
+        f"{planned}, or call checkmate_tf.compile again with the larger batch_size"
+    )
+
+
+class batch_errors:  # noqa: N801 - reads as a context
+    """Turns the graph's assertion on the batch into a BatchSizeError."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, tf.errors.InvalidArgumentError) and _TOO_LARGE in str(error):
+            planned = str(error).split(_TOO_LARGE, 1)[1].split()[0]
+            raise BatchSizeError(_batch_message(planned, "more")) from None
+
+
+def _guard(function: Callable[..., Any], after: Callable[[], None]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        with batch_errors():
+            result = function(*args, **kwargs)
+        after()
+        return result
+
+    guarded.checkmate = True  # type: ignore[attr-defined]
+    return guarded

@@ -199,8 +199,8 @@ def test_two_phases_in_a_child_process(strategy):
     graph = training([[], [0], [1], [2, 0]], [1.0, 2.0, 3.0, 1.0], [4, 2, 3, 2], constant_bytes=5)
     budget = keep_all(graph).peak_bytes - 2
     calls = []
-    options = replace(PATIENT, progress=lambda *call: calls.append(call))
-    schedule = strategy(graph, budget, options, workers=1)
+    options = replace(PATIENT, workers=1, progress=lambda *call: calls.append(call))
+    schedule = strategy(graph, budget, options)
     assert schedule.peak_bytes <= budget
     assert (schedule.budget_bytes, schedule.lower_bound, schedule.status) == (budget, 0.0, "feasible")
     assert schedule.strategy == strategy.__name__.replace("_", "-")
@@ -226,10 +226,10 @@ def test_a_budget_that_is_too_small_names_the_least_peak(strategy, below):
     graph = chain(3, constant_bytes=100)
     low = proven_minimum(graph)[0]
     with pytest.raises(InfeasibleBudgetError) as caught:
-        strategy(graph, low - below, PATIENT, workers=1)
+        strategy(graph, low - below, replace(PATIENT, workers=1))
     assert caught.value.proven
     assert low <= caught.value.minimum_bytes <= keep_all(graph).peak_bytes
-    schedule = strategy(graph, caught.value.minimum_bytes, replace(PATIENT, gap=1.0), workers=1)
+    schedule = strategy(graph, caught.value.minimum_bytes, replace(PATIENT, gap=1.0, workers=1))
     assert schedule.peak_bytes <= caught.value.minimum_bytes
 
 
@@ -237,8 +237,21 @@ def test_what_its_number_of_copies_rules_out_is_not_called_proven():
     graph = chain(4)
     plain = keep_all(graph).peak_bytes
     with pytest.raises(InfeasibleBudgetError, match="none is ruled out") as caught:
-        moccasin(graph, plain - 1, PATIENT, copies=1, workers=1)
+        moccasin(graph, plain - 1, replace(PATIENT, copies=1, workers=1))
     assert (caught.value.proven, caught.value.minimum_bytes) == (False, plain)
+
+
+def test_copies_are_one_number_or_one_for_each_node():
+    graph = chain(4)
+    budget = keep_all(graph).peak_bytes - 1
+    with pytest.raises(StrategyError, match="2 numbers for"):
+        moccasin(graph, budget, replace(PATIENT, copies=(1, 2), workers=1))
+    most = [1, *[3] * (len(graph) - 1)]
+    schedule = moccasin(graph, budget, replace(PATIENT, copies=most, workers=1))
+    assert (schedule.evaluation.counts <= most).all() and schedule.peak_bytes <= budget
+    for wrong in ({"copies": 0}, {"copies": (1, 0)}, {"workers": -1}):
+        with pytest.raises(ValueError, match="copies|workers"):
+            replace(PATIENT, **wrong)
 
 
 def test_only_cp_sat_serves():
@@ -262,7 +275,8 @@ def test_a_known_schedule_is_improved_without_the_first_phase():
     assert all(keeps(graph, sequence, budget) for sequence in sequences)
 
 
-def test_the_default_strategy_improves_what_its_search_finds_in_a_graph_without_a_backward_pass(monkeypatch):
+@pytest.mark.parametrize("handover", [0.0, 60.0])
+def test_the_default_strategy_improves_what_its_search_finds_in_a_graph_without_a_backward_pass(monkeypatch, handover):
     graph, budget, poor = with_poor_schedule()
     module = sys.modules["checkmate_tf.strategies.checkmate"]
     calls = []
@@ -275,7 +289,7 @@ def test_the_default_strategy_improves_what_its_search_finds_in_a_graph_without_
 
     monkeypatch.setattr(module, "search", search)
     monkeypatch.setattr(module, "BoundProcess", Silent)
-    monkeypatch.setattr(module, "_IMPROVE", 0.0)
+    monkeypatch.setattr(module, "_HANDOVER", handover)
     options = replace(PATIENT, progress=lambda *call: calls.append(call))
     schedule = module.checkmate(graph, budget, options)
     assert schedule.cost < graph.costs[poor].sum()

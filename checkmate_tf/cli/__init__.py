@@ -201,6 +201,8 @@ def solve(
     gap: Annotated[float, typer.Option(min=0.0, help="Stop when cost / bound - 1 is proven to be below this.")] = 0.01,
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of the random search.")] = 0,
     memory_limit: Annotated[str | None, typer.Option(help='That a solver may take, e.g. "4GB".')] = None,
+    copies: Annotated[int, typer.Option(min=1, help="Most computations of a node in Moccasin (its C).")] = 2,
+    workers: Annotated[int, typer.Option(min=0, help="Threads of CP-SAT in Moccasin; 0 for one a core.")] = 0,
     output: Annotated[Path | None, typer.Option(help="Where to write. Default: standard output.")] = None,
     json: Json = False,
 ) -> None:
@@ -212,7 +214,7 @@ def solve(
     from .solve import SolveCommand, run_solve
 
     command = SolveCommand(
-        graph, budget, strategy, solver, time_limit, gap, seed, memory_limit, output, json
+        graph, budget, strategy, solver, time_limit, gap, seed, memory_limit, output, json, copies, workers
     )  # fmt: skip
     guarded(json, lambda: run_solve(command))
 

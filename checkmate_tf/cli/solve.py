@@ -47,6 +47,8 @@ class SolveCommand:
     memory_limit: str | None
     output: Path | None
     json: bool
+    copies: int = 2
+    workers: int = 0
 
 
 def run_solve(command: SolveCommand) -> None:
@@ -74,6 +76,8 @@ def run_solve(command: SolveCommand) -> None:
             seed=command.seed,
             solver=command.solver,
             memory_limit=memory_limit,
+            copies=command.copies,
+            workers=command.workers,
             progress=tell,
         )
         try:

@@ -4,13 +4,15 @@ Both serve problem (9) of Checkmate (Jain et al., MLSys 2020, section 4) without
 schedule, the relaxation (`bound`) says how far from the optimum it can be, and its keep-sets are starts for the search.
 
 In graphs without a backward pass many values are read late, and recomputing one needs others kept for its sake, which
-the search seldom finds. There CP-SAT improves its schedule in a third process (`moccasin.improve`).
+the search seldom finds. There CP-SAT looks for schedules in a third process (`moccasin.improve`), and the search soon
+leaves the processors to it.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -35,7 +37,9 @@ _STALL = 5e-4  # of the base cost: an improvement below this in the last quarter
 _PATIENCE = 3.0  # seconds at least
 _QUIET = 10.0  # seconds after which a bound that has not moved for half of the time is taken for done
 _LEAST = 12.0  # seconds to look for the least budget, for the error message
-_IMPROVE = 3.0  # seconds after which CP-SAT takes over what the search has found in a graph without a backward pass
+_ALONE = 3.0  # seconds after which the search leaves the processors to CP-SAT in a graph without a backward pass
+_TICK = 0.2  # seconds between two looks at its news
+_HANDOVER = 10.0  # seconds after which CP-SAT starts again from the search's schedule if it has none of its own
 _MOST_EDGES = 5000  # of such a graph: 2,500 take 0.6 GB
 
 
@@ -78,14 +82,22 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
         sets.clear()
         return taken
 
-    improver: IntervalsProcess | None = None
-    improvable = not (graph.kinds == BACKWARD).any() and len(graph.edges) <= _MOST_EDGES
+    improver: _Improver | None = None
     with BoundProcess(graph, budget_bytes, options.time_limit, options.memory_limit) as process, ExitStack() as stack:
+        if not (graph.kinds == BACKWARD).any() and len(graph.edges) <= _MOST_EDGES:
+            improver = stack.enter_context(_Improver(graph, budget_bytes, options))
+        walk = search(graph, budget_bytes, options.seed, take_sets)
         told = raised = 0.0
         try:
-            for sequence in search(graph, budget_bytes, options.seed, take_sets):
+            while True:
                 now = time.perf_counter() - begun
-                offers = [] if sequence is None else [sequence]
+                offers = improver.news(now, best) if improver is not None else []
+                if improver is None or not improver.alone(now):
+                    try:
+                        sequence = next(walk)
+                    except StopIteration:
+                        break
+                    offers += [] if sequence is None else [sequence]
                 for news in process.news():
                     if float(news["cost"]) > lower + 0.1 * _STALL * graph.base_cost:
                         raised = now
@@ -94,12 +106,6 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
                         sets.append(KeepSet(np.array(news["boundaries"]), np.array(news["kept"])))
                     if news.get("sequence"):
                         offers.append(np.array(news["sequence"], dtype=np.int64))
-                if improver is not None:
-                    offers += [np.array(news["sequence"]) for news in improver.news() if "sequence" in news]
-                elif improvable and now > _IMPROVE:
-                    start = [] if best is None else best.tolist()
-                    improver = improve(graph, budget_bytes, start, options.time_limit - now, options)
-                    stack.enter_context(improver)
                 for offer in offers:
                     found = evaluate(graph, plan_from_sequence(graph, offer))
                     if found.peak_bytes <= budget_bytes and found.cost < cost:
@@ -112,6 +118,7 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
                 if now >= options.time_limit or (best is None and lower == np.inf):
                     break
                 quiet = options.settle and (not process.running or (now > _QUIET and raised < 0.5 * now))
+                quiet = quiet and (improver is None or not improver.running or now > _QUIET)
                 if best is not None and (gap <= max(options.gap, _CLOSED) or (quiet and _stalled(history, now, graph))):
                     break
         except KeyboardInterrupt:
@@ -131,6 +138,41 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
         graph, best, strategy="checkmate", solver="eviction search; GLOP, HiGHS" + (", CP-SAT" if improver else ""),
         status=status, budget_bytes=budget_bytes, lower_bound=lower, seconds=seconds,
     )  # fmt: skip
+
+
+class _Improver(ExitStack):
+    """CP-SAT, from nothing; and if that has led to nothing for a while, from the search's schedule."""
+
+    def __init__(self, graph: Graph, budget_bytes: int, options: SolveOptions) -> None:
+        super().__init__()
+        self._problem = (graph, budget_bytes)
+        self._options = options
+        self._fruitful = False
+        self._process: IntervalsProcess = self._start((), options.time_limit)
+
+    @property
+    def running(self) -> bool:
+        return self._process.running
+
+    def alone(self, now: float) -> bool:
+        """Whether it should have the processors to itself."""
+        return self.running and now > _ALONE
+
+    def news(self, now: float, best: np.ndarray | None) -> list[np.ndarray]:
+        """Sequences that fit, found since the last call; waits a little for one while it has the processors."""
+        if not self._fruitful and best is not None and now > _HANDOVER:
+            self._fruitful = True  # it starts from one
+            self._process.__exit__()
+            self._process = self._start(best.tolist(), self._options.time_limit - now)
+        graph, budget_bytes = self._problem
+        messages = self._process.news(_TICK if self.alone(now) else 0.0)
+        found = [np.array(message["sequence"]) for message in messages if "sequence" in message]
+        found = [f for f in found if evaluate(graph, plan_from_sequence(graph, f)).peak_bytes <= budget_bytes]
+        self._fruitful |= bool(found)
+        return found
+
+    def _start(self, sequence: Sequence[int], time_limit: float) -> IntervalsProcess:
+        return self.enter_context(improve(*self._problem, sequence, time_limit, self._options))
 
 
 def _stalled(history: list[tuple[float, float]], now: float, graph: Graph) -> bool:

@@ -52,12 +52,9 @@ from .feasible import infeasible, proven_minimum
 from .legal import legalise
 from .options import SolveOptions
 
-__all__ = ["COPIES", "improve", "moccasin", "moccasin_free", "two_phases"]
+__all__ = ["improve", "moccasin", "moccasin_free", "two_phases"]
 
 log = logging.getLogger(__name__)
-
-COPIES = 2
-"""C of the paper's experiments."""
 
 _TICK = 0.5  # seconds
 _PAUSE = 0.2  # seconds between two reports of a bound
@@ -65,9 +62,7 @@ _GRACE = 5.0  # seconds past the time limit until the process is ended
 _LEAST = 5.0  # seconds to look for the least peak, for the error message
 
 
-def moccasin(
-    graph: Graph, budget_bytes: int, options: SolveOptions, *, copies: int | Sequence[int] = COPIES, workers: int = 0
-) -> Schedule:
+def moccasin(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
     """The cheapest schedule that CP-SAT finds in the graph's order, with at most C computations of each node.
 
     Parameters
@@ -76,11 +71,8 @@ def moccasin(
     budget_bytes : int
         Constants included.
     options : SolveOptions
-        `gap` is that to the solver's own bound, which `progress` hears of, too; `solver` may be "auto" or "cp-sat".
-    copies : int or sequence of n int
-        C, or C_v for each node.
-    workers : int
-        Threads; 0 for one a core.
+        `gap` is that to the solver's own bound, which `progress` hears of, too; `solver` may be "auto" or "cp-sat";
+        `copies` is C, or C_v for each node.
 
     Returns
     -------
@@ -94,14 +86,12 @@ def moccasin(
     StrategyError
         If another solver is asked for, or OR-Tools is not installed.
     """
-    return _moccasin("moccasin", graph, budget_bytes, options, copies, workers)
+    return _moccasin("moccasin", graph, budget_bytes, options)
 
 
-def moccasin_free(
-    graph: Graph, budget_bytes: int, options: SolveOptions, *, copies: int | Sequence[int] = COPIES, workers: int = 0
-) -> Schedule:
+def moccasin_free(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
     """The same with the order left open (section 2.1); see `moccasin`."""
-    return _moccasin("moccasin-free", graph, budget_bytes, options, copies, workers)
+    return _moccasin("moccasin-free", graph, budget_bytes, options)
 
 
 def improve(
@@ -122,7 +112,7 @@ def improve(
     4.0% and 33.6 to 12.8% of overhead. On ResNet50 and a transformer at 20 and 15% of their peak it gains below 0.04
     points in the time of the search, nor does a neighbourhood of 6 to 28 stages at a time.
     """
-    copies = np.maximum(COPIES, np.bincount(np.array(sequence, dtype=np.int64), minlength=len(graph)))
+    copies = np.maximum(_copies(graph, options), np.bincount(np.array(sequence, dtype=np.int64), minlength=len(graph)))
     return IntervalsProcess(
         graph, budget_bytes, copies.tolist(), free=False, time_limit=time_limit, gap=options.gap,
         workers=max(2, (os.cpu_count() or 1) - 2), seed=options.seed, memory_limit=options.memory_limit,
@@ -193,9 +183,7 @@ def two_phases(
             tell(phase=2, bound=program.cost(solver.best_objective_bound), proved=bool(proved))
 
 
-def _moccasin(
-    name: str, graph: Graph, budget_bytes: int, options: SolveOptions, copies: int | Sequence[int], workers: int
-) -> Schedule:
+def _moccasin(name: str, graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
     begun = time.perf_counter()
     if options.solver not in ("auto", "cp-sat"):
         raise StrategyError(f'strategy {name!r} is a constraint program: use solver="cp-sat", not {options.solver!r}')
@@ -211,8 +199,8 @@ def _moccasin(
     best: list[int] | None = None
     cost, bound, proved, told = np.inf, graph.base_cost, False, 0.0
     with IntervalsProcess(
-        graph, budget_bytes, np.broadcast_to(copies, len(graph)).tolist(), free=free,
-        time_limit=limit - (time.perf_counter() - begun), gap=options.gap, workers=workers, seed=options.seed,
+        graph, budget_bytes, _copies(graph, options), free=free,
+        time_limit=limit - (time.perf_counter() - begun), gap=options.gap, workers=options.workers, seed=options.seed,
         memory_limit=options.memory_limit,
     ) as process:  # fmt: skip
         try:
@@ -242,6 +230,14 @@ def _moccasin(
         raise infeasible(graph, budget_bytes, known)
     log.info("cost %.6g, for this C and order at least %.6g", cost, bound)
     return _schedule(graph, best, name, "CP-SAT, optimal for its C" if proved else "CP-SAT", budget_bytes, begun)
+
+
+def _copies(graph: Graph, options: SolveOptions) -> list[int]:
+    if not isinstance(options.copies, int) and len(options.copies) != len(graph):
+        raise StrategyError(
+            f"copies has {len(options.copies)} numbers for {len(graph)} nodes; give one for each, or one"
+        )
+    return [int(c) for c in np.broadcast_to(np.array(options.copies), len(graph))]
 
 
 def _schedule(graph: Graph, sequence: Sequence[int], name: str, solver: str, budget: int, begun: float) -> Schedule:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 __all__ = ["Progress", "SolveOptions"]
@@ -30,6 +30,10 @@ class SolveOptions:
     settle : bool
         Stop, too, when the bound is done (or has not moved for half of the time) and the last quarter of the time has
         brought less than 0.05% of the base cost: for a user who waits.
+    workers : int
+        Threads of CP-SAT in Moccasin; 0 for one a core.
+    copies : int or sequence of n int
+        Most computations of each node in Moccasin: its C, or C_v.
     progress : callable, optional
         Called with (seconds, best cost, lower bound, gap) about once a second; costs in the graph's unit. The best
         cost is infinite until a schedule is found.
@@ -37,7 +41,7 @@ class SolveOptions:
     Raises
     ------
     ValueError
-        If a limit is negative or not a number.
+        If a limit is negative or not a number, or a node may not be computed at all.
     """
 
     time_limit: float = 60.0
@@ -46,6 +50,8 @@ class SolveOptions:
     solver: str = "auto"
     memory_limit: int | None = None
     settle: bool = False
+    workers: int = 0
+    copies: int | Sequence[int] = 2
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
@@ -53,3 +59,7 @@ class SolveOptions:
             raise ValueError(f"time_limit is {self.time_limit!r}; give a number of seconds above 0")
         if not self.gap >= 0:
             raise ValueError(f"gap is {self.gap!r}; give a fraction of the cost, 0.01 for 1%, or 0 for the optimum")
+        if self.workers < 0:
+            raise ValueError(f"workers is {self.workers!r}; give a number of threads, or 0 for one a core")
+        if min([self.copies] if isinstance(self.copies, int) else self.copies, default=1) < 1:
+            raise ValueError(f"copies is {self.copies!r}; each node is computed at least once")

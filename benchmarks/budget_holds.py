@@ -353,7 +353,8 @@ def write_table(output: Path) -> None:
     cells = [json.loads(p.read_text()) for p in output.glob("cell-*.json")]
     cells.sort(key=lambda c: (order.get(c["network"], 99), -c["fraction"], c.get("strategy", "")))
     lines = [
-        "| network | budget | measured | predicted | equal bits, Grappler off | difference, on (of plain, on and off) "
+        "| network | budget | measured: steps, `fit` | predicted | equal bits, Grappler off "
+        "| difference, on (of plain, on and off) "
         "| step time | predicted | proven gap | compile (profile) | hard limit: plain / ours |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
@@ -376,7 +377,8 @@ def write_table(output: Path) -> None:
             result = json.loads(path.read_text()) if path.exists() else {}
             hard.append("trains" if result.get("trained") else result.get("failed", "not run"))
         lines.append(
-            f"| {title} | {share} | {cell['peak_bytes'] / 1e6:.0f} MB{again} | {cell['predicted_bytes'] / 1e6:.0f} MB "
+            f"| {title} | {share} | {cell['peak_bytes'] / 1e6:.0f}, {cell['fit_peak_bytes'] / 1e6:.0f} MB{again} "
+            f"| {cell['predicted_bytes'] / 1e6:.0f} MB "
             f"| {'yes' if cell['bit_equal'] else 'NO'} | {error} | {cell['step_ratio']:.2f}x "
             f"| {1 + cell['overhead']:.2f}x | {cell['gap']:.1%} | {cell['compile_seconds']:.0f} s "
             f"({cell['seconds'].get('costs', 0):.0f} s) | {hard[0]} / {hard[1]} |"

@@ -148,6 +148,7 @@ def child_cell(request: dict) -> dict:
             time_limit=request["time_limit"],
             strategy=request.get("strategy", "checkmate"),
             progress=False,
+            cache=False,
         )
     except checkmate_tf.InfeasibleBudgetError as error:
         return {"infeasible": str(error), "least_bytes": error.minimum_bytes, "proven": error.proven}
@@ -208,6 +209,7 @@ def child_limit_ours(request: dict) -> dict:
         time_limit=request["time_limit"],
         strategy=request.get("strategy", "checkmate"),
         progress=False,
+        cache=False,
     )
     return train(model, network)
 

@@ -11,6 +11,7 @@ code motion of section 4.7.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -73,6 +74,34 @@ class Plan:
     def sequence(self) -> list[int]:
         """The nodes in the order in which they are computed, repetitions included."""
         return [s.node for s in self.statements if s.op == COMPUTE]
+
+    def save(self, path: str | os.PathLike[str], graph: Graph) -> None:
+        """Write the plan of a graph to a readable JSON file, as `Schedule.save` does: as its order of computation.
+
+        Raises
+        ------
+        PlanError
+            If it is not a plan of the graph.
+        OutputError
+            If the folder is missing or cannot be written.
+        """
+        from .schedule import Schedule
+
+        evaluate(graph, self)
+        Schedule(graph, np.array(self.sequence, dtype=np.int64), strategy="plan").save(path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], graph: Graph) -> Plan:
+        """The plan in a file of `save` or `Schedule.save`, each value freed as early as it can be.
+
+        Raises
+        ------
+        PlanError
+            As `Schedule.load`.
+        """
+        from .schedule import Schedule
+
+        return Schedule.load(path, graph).plan
 
     def __str__(self) -> str:
         show = {

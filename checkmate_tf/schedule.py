@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +38,8 @@ class Schedule:
         Proven least cost under the budget, in the graph's cost unit; 0 if nothing was proved.
     seconds : float
         Time taken to find and prove it.
+    origin : str
+        Where it was read from: a file's name, or "the cache"; empty if it was made here.
 
     Notes
     -----
@@ -53,6 +56,7 @@ class Schedule:
     budget_bytes: int | None = None
     lower_bound: float = 0.0
     seconds: float = 0.0
+    origin: str = ""
 
     def __post_init__(self) -> None:
         given = self.sequence if isinstance(self.sequence, np.ndarray) else list(self.sequence)
@@ -179,6 +183,36 @@ class Schedule:
         S = kept.T
         S.setflags(write=False)
         return S
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the schedule to a readable JSON file, all of it or nothing; see `schedule_file`.
+
+        Raises
+        ------
+        OutputError
+            If the folder is missing or cannot be written.
+        PlanError
+            If it is not a schedule of its graph.
+        """
+        from .schedule_file import write_schedule
+
+        write_schedule(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], graph: Graph) -> Schedule:
+        """The schedule in a file that `save` wrote, if it is one of a graph.
+
+        Structure, kinds, sizes, workspaces and constant bytes must be those of the graph that it was saved with. Names
+        and costs may differ; under other costs nothing is proved of it.
+
+        Raises
+        ------
+        PlanError
+            If the file cannot be read, is no schedule, or is one of another graph: tells what differs.
+        """
+        from .schedule_file import read_schedule, schedule_from_dict
+
+        return schedule_from_dict(read_schedule(path), graph, str(path))
 
     def plot(self, path: str | Path | None = None, **options: Any) -> Figure:
         """R and S as matrices beside the memory over the step; see `report.plots.plot_schedule`.

@@ -1,9 +1,10 @@
-"""Settings of the suite: an allocator that keeps statistics, a cost cache of its own, and Grappler off on request."""
+"""Settings of the suite: an allocator that keeps statistics, caches of its own, and Grappler off on request."""
 
 from __future__ import annotations
 
 import gc
 import os
+import uuid
 
 os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")  # before TensorFlow is imported anywhere
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -27,6 +28,13 @@ def _cost_cache(tmp_path_factory):
         del os.environ["CHECKMATE_TF_CACHE"]
     else:
         os.environ["CHECKMATE_TF_CACHE"] = before
+
+
+@pytest.fixture(autouse=True)
+def _schedule_cache(tmp_path_factory, monkeypatch):
+    """Schedules are kept for the test that solved for them, and for no other."""
+    folder = tmp_path_factory.getbasetemp() / "schedules" / uuid.uuid4().hex
+    monkeypatch.setattr("checkmate_tf.schedule_cache.schedule_folder", lambda: folder)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +39,8 @@ def compile(  # noqa: A001 - the name that the package offers
     seed: int = 0,
     verify: bool = True,
     progress: bool | Callable[[str, float, float, str], None] = True,
+    cache: bool = True,
+    schedule: str | os.PathLike[str] | None = None,
 ) -> keras.Model:
     """Make a compiled Keras model train within a memory budget, with the same numbers.
 
@@ -68,6 +71,13 @@ def compile(  # noqa: A001 - the name that the package offers
         Measure the plan's real peak where the allocator keeps statistics, and plan again if it is over the budget.
     progress : bool or callable (stage, done, total, text)
         Show progress bars in a terminal, or call this.
+    cache : bool
+        Take the schedule from the user's cache folder if it was solved before for the same graph, costs, budget and
+        options, and keep it there otherwise.
+    schedule : path, optional
+        A file of `Schedule.save`, such as `model.checkmate.schedule.save(path)`: solve once, and let every worker of a
+        cluster load. It is measured like any other, and planned anew only if it is over the budget then. Other
+        structures of data that come later are planned as ever.
 
     Returns
     -------
@@ -82,6 +92,8 @@ def compile(  # noqa: A001 - the name that the package offers
         If the training step cannot be planned.
     InfeasibleBudgetError
         If no schedule fits; names the least budget, and the operation that needs it.
+    PlanError
+        If the given schedule cannot be read, is one of another graph (tells what differs), or is over the budget.
 
     Examples
     --------
@@ -94,7 +106,9 @@ def compile(  # noqa: A001 - the name that the package offers
     _check_jit(model)
     spec, batch = data_spec(model, batch_size, input_spec, data)
     with progress_bars(progress) as tell:
-        options = PlanOptions(wanted, strategy, costs, time_limit, gap, seed, verify, progress=tell)
+        options = PlanOptions(
+            wanted, strategy, costs, time_limit, gap, seed, verify, progress=tell, cache=cache, schedule=schedule
+        )
         earlier = getattr(model, "_checkmate_controller", None)
         controller = Controller(model, options, batch, earlier.plain_step if earlier else model.train_step)
         controller.plan(spec)
@@ -127,6 +141,8 @@ def gradient_function(
     seed: int = 0,
     verify: bool = True,
     progress: bool | Callable[[str, float, float, str], None] = True,
+    cache: bool = True,
+    schedule: str | os.PathLike[str] | None = None,
 ) -> Callable[..., tuple[tf.Tensor, list[tf.Tensor]]]:
     """Loss and gradients within a memory budget, for training loops of one's own.
 
@@ -136,7 +152,7 @@ def gradient_function(
         Built; it need not be compiled.
     loss : callable (y, y_pred) -> tensor, or a Keras loss's name
         The mean of what it returns, plus the model's own losses, is differentiated.
-    budget, batch_size, input_spec, data, strategy, costs, time_limit, gap, seed, verify, progress
+    budget, batch_size, input_spec, data, strategy, costs, time_limit, gap, seed, verify, progress, cache, schedule
         As for `compile`. The budget holds gradients, which are alive when the function returns.
 
     Returns
@@ -170,7 +186,9 @@ def gradient_function(
     else:
         spec, batch_size = data_spec(model, batch_size, input_spec, data)
     with progress_bars(progress) as tell:
-        options = PlanOptions(wanted, strategy, costs, time_limit, gap, seed, verify, progress=tell)
+        options = PlanOptions(
+            wanted, strategy, costs, time_limit, gap, seed, verify, progress=tell, cache=cache, schedule=schedule
+        )
         controller = Controller(model, options, batch_size, gradients)
         planned = controller.plan(spec)
 

@@ -1,5 +1,8 @@
 """The pipeline: training step -> graph -> schedule -> plan -> measured plan.
 
+A schedule that was solved before for the same question comes from the cache (`schedule_cache`), or from a file that the
+user gives.
+
 When the device's allocator can be watched, the plan is run on it. A peak over the budget (chunks that the allocator
 cannot split, workspaces of kernels, other tenants of the device) takes the difference off the target and plans again.
 """
@@ -8,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,17 +24,20 @@ from numpy.typing import NDArray
 
 from ..costs import CostSpec, cost_unit, op_costs
 from ..costs.workspace import op_workspaces
-from ..errors import InfeasibleBudgetError
+from ..errors import InfeasibleBudgetError, PlanError
 from ..graph import Graph
 from ..plan import Plan
 from ..report import Attempt, Report
 from ..schedule import Schedule, keep_all
+from ..schedule_cache import lookup, store
+from ..schedule_file import read_schedule, schedule_from_dict
 from ..strategies import SolveOptions, solve
 from ..trace.program import Program, build_program
 from ..trace.static import StaticStep, with_static_batch
 from ..trace.step import TracedStep, trace_step
 from ..units import Budget, format_bytes, parse_budget
 from .emit import emit
+from .interrupts import noted_interrupts
 from .measure import HOW_TO_MEASURE, Device, captured_variables, fed_as_by_fit, find_device, measure_peak
 from .spec import example
 
@@ -56,6 +63,7 @@ _TIGHT = 1.25  # a hard limit of the allocator is near when it is below this man
 _CLEAR = 0.72  # share of such a limit that a plan may be measured at: a quarter is lost to pieces too small to use
 _ROOM = 0.6  # share of such a limit that the first plan to be measured may take, by prediction
 _MOST = 0.88  # share of such a limit above which a plan is refused: sooner or later a step would run out of memory
+_REUSED = "solved before"  # a stage: the seconds that schedules from the cache took when they were made
 
 
 @dataclass(frozen=True)
@@ -78,6 +86,10 @@ class PlanOptions:
     tries : int
         Most plans to measure.
     progress : callable (stage, done, total, text) or None
+    cache : bool
+        Use a schedule that was solved before, and keep those that are solved now.
+    schedule : path or None
+        A saved schedule for the first structure of data, to be used instead of solving.
     """
 
     budget: Budget = field(default_factory=lambda: parse_budget("auto"))
@@ -89,6 +101,8 @@ class PlanOptions:
     verify: bool = True
     tries: int = 5
     progress: Callable[[str, float, float, str], None] | None = None
+    cache: bool = True
+    schedule: str | os.PathLike[str] | None = None
 
     def tell(self, stage: str, done: float, total: float, text: str = "") -> None:
         """Report progress, if anybody listens."""
@@ -137,10 +151,13 @@ def plan_step(
     ------
     InfeasibleBudgetError
         If no schedule fits the budget, by proof, by search or by measurement.
+    PlanError
+        If the given schedule cannot be read, is one of another graph, or does not fit the budget by prediction.
     CheckmateError
         As `trace_step`, `build_program` and `op_costs` raise.
     """
     seconds: dict[str, float] = {}
+    saved = None if options.schedule is None or earlier else read_schedule(options.schedule)
     with _timed(seconds, "trace"):
         options.tell("trace", 0, 1, name)
         traced = trace_step(step, spec)
@@ -160,7 +177,10 @@ def plan_step(
             return PlannedStep(program, other.schedule, other.report, batch_size, other.limit_bytes)
     waste = int(_WASTE * max(0, budget_bytes - graph.constant_bytes))
     job = _Job(program, graph, budget_bytes, device, options, seconds)
-    best, attempts = _fit(job, int(_GOAL * budget_bytes) - waste)
+    best, attempts = (None, []) if saved is None else _fit_given(job, _given(saved, job))
+    if best is None:
+        best, more = _fit(job, int(_GOAL * budget_bytes) - waste)
+        attempts += more
     schedule = best.schedule
     why = "" if attempts else HOW_TO_MEASURE if options.verify else "verify=False"
     report = Report(
@@ -212,7 +232,7 @@ def plan_again(planned: PlannedStep, peak_bytes: int, options: PlanOptions) -> P
     """
     program, report, graph, device = planned.program, planned.report, planned.schedule.graph, find_device()
     seconds = dict(report.seconds)
-    options = replace(options, time_limit=seconds.get("solve", 0.0) + options.time_limit)
+    options = replace(options, time_limit=_solving(seconds) + options.time_limit)
     resident = max(0, _foreign_bytes(program, device) - report.foreign_bytes)  # part of every measurement from now on
     reserve = max(0, peak_bytes - (report.measured_peak_bytes or 0) - resident)
     job = _Job(program, graph, report.budget_bytes - reserve, device, options, seconds)
@@ -292,6 +312,16 @@ class _Job:
     options: PlanOptions
     seconds: dict[str, float]
 
+    @property
+    def measure(self) -> bool:
+        return self.options.verify and self.device.measurable
+
+    @property
+    def most_bytes(self) -> int:
+        """The most that a plan may be measured at."""
+        near = self.measure and near_limit(self.device, self.budget_bytes)
+        return min(self.budget_bytes, int(_MOST * self.device.limit_bytes)) if near else self.budget_bytes
+
 
 @dataclass(frozen=True, eq=False)
 class _Candidate:
@@ -300,6 +330,42 @@ class _Candidate:
     schedule: Schedule
     limit_bytes: int
     measured_bytes: int | None
+
+
+def _given(saved: dict[str, Any], job: _Job) -> Schedule:
+    """The schedule that the user gave, if it is one of the graph and fits the budget."""
+    source = str(job.options.schedule)
+    schedule = schedule_from_dict(saved, job.graph, source)
+    if schedule.peak_bytes > job.budget_bytes:
+        raise PlanError(
+            f"the schedule in {source} needs {format_bytes(schedule.peak_bytes)} by prediction, over the budget of "
+            f"{format_bytes(job.budget_bytes)}; raise the budget, or save a schedule that was made for it"
+        )
+    return schedule
+
+
+def _fit_given(job: _Job, schedule: Schedule) -> tuple[_Candidate | None, list[Attempt]]:
+    """A given schedule, loosely ordered or else in one strict order; None if it is measured over the budget in both."""
+    if not job.measure:
+        return _Candidate(schedule, schedule.peak_bytes, None), []
+    attempts: list[Attempt] = []
+    for strict in (False, True):
+        limit = 0 if strict else schedule.peak_bytes
+        attempts.append(_attempt(job, schedule, schedule.budget_bytes or schedule.peak_bytes, limit, int(strict)))
+        measured = attempts[-1].measured_bytes
+        if measured is not None and measured <= job.most_bytes:
+            return _Candidate(schedule, limit, measured), attempts
+    log.warning("the schedule in %s is over the budget as it is measured here: planning anew", schedule.origin)
+    return None, attempts
+
+
+def _attempt(job: _Job, schedule: Schedule, target: int, limit: int, attempt: int) -> Attempt:
+    """Run a schedule on the device. `limit` is that of `emit`; 0 for one strict order."""
+    with _timed(job.seconds, "emit and measure"):
+        text = f"predicted {format_bytes(schedule.peak_bytes)}"
+        job.options.tell("measure", min(attempt, job.options.tries), job.options.tries, text)
+        measured = _measure(job.program, schedule.plan, limit, job.device)
+    return Attempt(target, schedule.peak_bytes, measured, schedule.overhead, not limit)
 
 
 def _fit(job: _Job, target: int) -> tuple[_Candidate, list[Attempt]]:
@@ -314,19 +380,17 @@ def _fit(job: _Job, target: int) -> tuple[_Candidate, list[Attempt]]:
     attempts: list[Attempt] = []
     best: _Candidate | None = None
     close: _Candidate | None = None  # within the budget, but by less than peaks differ
-    goal, most, strict = int(_GOAL * budget_bytes), budget_bytes, False
-    measure = options.verify and device.measurable
-    if not measure:
+    goal, most, strict = int(_GOAL * budget_bytes), job.most_bytes, False
+    if not job.measure:
         target = budget_bytes
     # Where the CPU's allocator has a hard limit near the budget, to run out of memory while measuring can be a crash:
     # oneDNN does not check all allocations. Start with room to spare, and stay away from the limit.
-    if measure and near_limit(device, budget_bytes):
-        most = min(most, int(_MOST * device.limit_bytes))
+    if job.measure and near_limit(device, budget_bytes):
         target = min(target, int(_ROOM * device.limit_bytes))
         goal = min(goal, int(_CLEAR * device.limit_bytes))
     least: int | None = None
     tried: set[tuple[int, bool]] = set()
-    for attempt in range(options.tries if measure else 1):
+    for attempt in range(options.tries if job.measure else 1):
         with _timed(seconds, "solve"):
             try:
                 schedule = _solve(graph, target, options, seconds)
@@ -340,23 +404,23 @@ def _fit(job: _Job, target: int) -> tuple[_Candidate, list[Attempt]]:
                         target = known if between and not attempt else budget_bytes
                         continue
                     target, schedule = known, _least(graph, error, options, seconds)
-                elif best is not None or strict:
+                elif best is not None:
                     break
-                elif known < _LOWER * min(a.predicted_bytes for a in attempts):
+                elif known < _LOWER * min(a.predicted_bytes for a in attempts if a.strict == strict):
                     target, schedule = known, _least(graph, error, options, seconds)
+                elif strict:
+                    break
                 else:
                     strict, target = True, max(goal, known)
                     schedule = _solve(graph, target, options, seconds)
         limit = 0 if strict else schedule.peak_bytes
-        if not measure:
+        if not job.measure:
             return _Candidate(schedule, limit, None), attempts
         if (schedule.peak_bytes, strict) in tried:
             break
         tried.add((schedule.peak_bytes, strict))
-        with _timed(seconds, "emit and measure"):
-            options.tell("measure", attempt, options.tries, f"predicted {format_bytes(schedule.peak_bytes)}")
-            measured = _measure(job.program, schedule.plan, limit, device)
-        attempts.append(Attempt(target, schedule.peak_bytes, measured, schedule.overhead, strict))
+        attempts.append(_attempt(job, schedule, target, limit, attempt))
+        measured = attempts[-1].measured_bytes
         if measured is None:
             target = min(schedule.peak_bytes, target) - budget_bytes // 10
             continue
@@ -389,15 +453,32 @@ def _fit(job: _Job, target: int) -> tuple[_Candidate, list[Attempt]]:
     return best, attempts
 
 
+def _solving(seconds: dict[str, float]) -> float:
+    """Seconds of the time limit that are used up: a schedule from the cache counts as if it had been solved for now."""
+    return seconds.get("solve", 0.0) + seconds.get(_REUSED, 0.0)
+
+
 def _solve(graph: Graph, target: int, options: PlanOptions, seconds: dict[str, float]) -> Schedule:
-    left = max(1.0, options.time_limit - seconds.get("solve", 0.0))
+    """The schedule that was solved before for the same question, or a new one."""
+    begun, left = time.perf_counter(), max(1.0, options.time_limit - _solving(seconds))
 
     def progress(elapsed: float, cost: float, bound: float, gap: float) -> None:
         text = f"overhead {cost / graph.base_cost - 1:.2%}, gap {gap:.2%}" if np.isfinite(cost) else "searching"
         options.tell("solve", min(elapsed, left), left, text)
 
     chosen = SolveOptions(time_limit=left, gap=options.gap, seed=options.seed, settle=True, progress=progress)
-    return solve(graph, target, options.strategy, chosen)
+    if not options.cache:
+        return solve(graph, target, options.strategy, chosen)
+    known = lookup(graph, target, options.strategy, chosen)
+    if known is not None:
+        seconds[_REUSED] = seconds.get(_REUSED, 0.0) + known.seconds
+        options.tell("solve", left, left, f"overhead {known.overhead:.2%}, gap {known.gap:.2%}, from the cache")
+        return known
+    with noted_interrupts() as interrupted:
+        schedule = solve(graph, target, options.strategy, chosen)
+    if not interrupted():  # else it is not the best that the time limit allows
+        store(replace(schedule, seconds=time.perf_counter() - begun), target, options.strategy, chosen)
+    return schedule
 
 
 def _least(graph: Graph, error: InfeasibleBudgetError, options: PlanOptions, seconds: dict[str, float]) -> Schedule:

@@ -68,6 +68,7 @@ class Report:
     attempts : tuple of Attempt
         Plans tried on the device, in order.
     seconds : mapping from stage ("trace", "costs", "solve", "emit and measure") to seconds
+        "solved before", if it is there: what schedules from the cache took when they were made.
     schedule : Schedule
     training_peak_bytes : int or None
         Most bytes on the device since this plan was made, evaluation and input pipeline included: updated while it
@@ -121,6 +122,7 @@ class Report:
             "strategy": schedule.strategy,
             "solver": schedule.solver,
             "status": schedule.status,
+            "origin": schedule.origin,
             "nodes": len(schedule.graph),
             "recomputations": self.recomputations,
             "attempts": [asdict(a) for a in self.attempts],
@@ -182,7 +184,10 @@ class Report:
                 f"no schedule within {format_bytes(s.budget_bytes or self.budget_bytes)} by prediction costs less than "
                 f"{self.proven_overhead:.2%} more; gap {s.gap:.2%}",
             ),
-            ("solved by", f"{s.strategy} ({s.solver or 'no solver'}), {s.status}"),
+            (
+                "solved by",
+                f"{s.strategy} ({s.solver or 'no solver'}), {s.status}" + (f"; from {s.origin}" if s.origin else ""),
+            ),
             ("time", ", ".join(f"{k} {v:.1f} s" for k, v in self.seconds.items())),
         ]
         if len(self.attempts) > 1:

@@ -57,6 +57,7 @@ log = logging.getLogger("checkmate_tf")
 _GOAL, _USED = 0.92, 0.94
 _SURE, _SURE_STRICT = 0.95, 0.98  # share of the budget that a measured peak may take; a strict order varies less
 _LOWER = 0.98  # share of the least peak predicted so far below which another plan is worth a measurement
+_CHEAPER = 8.0  # seconds at least to make the schedule with the least known peak cheaper
 _FREE = 0.005  # an overhead not worth another plan
 _WASTE = 0.1  # of the memory for activations, what the allocator's pieces are expected to lose, until it is measured
 _TIGHT = 1.25  # a hard limit of the allocator is near when it is below this many times the budget
@@ -482,11 +483,16 @@ def _solve(graph: Graph, target: int, options: PlanOptions, seconds: dict[str, f
 
 
 def _least(graph: Graph, error: InfeasibleBudgetError, options: PlanOptions, seconds: dict[str, float]) -> Schedule:
-    """The schedule of the least budget that an error names."""
+    """A schedule for the least budget that an error names: the cheapest found in a while, or else the error's own."""
+    cheaper = replace(options, time_limit=max(options.time_limit, _solving(seconds) + _CHEAPER))
     if error.sequence is None:
-        return _solve(graph, error.minimum_bytes, options, seconds)
+        return _solve(graph, error.minimum_bytes, cheaper, seconds)
     sequence = np.array(error.sequence, dtype=np.int64)
-    return Schedule(graph, sequence, strategy=options.strategy, budget_bytes=error.minimum_bytes)
+    known = Schedule(graph, sequence, strategy=options.strategy, budget_bytes=error.minimum_bytes)
+    try:
+        return min(known, _solve(graph, error.minimum_bytes, cheaper, seconds), key=lambda schedule: schedule.cost)
+    except InfeasibleBudgetError:  # found sooner or later, and now later
+        return known
 
 
 def _measure(program: Program, plan: Plan, limit_bytes: int, device: Device) -> int | None:

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from ..errors import BatchSizeError, CheckmateError, InfeasibleBudgetError
+from ..errors import BatchSizeError, InfeasibleBudgetError
 from ..report import Report
 from ..units import Budget, format_bytes
 from .measure import find_device
@@ -202,18 +202,16 @@ def _put(model: keras.Model, name: str, value: Any) -> None:
     object.__setattr__(model, name, value)
 
 
-def build_training(model: keras.Model, spec: Any) -> None:
-    """Create what Keras creates at the first fit: optimizer slots, and the variables of losses and metrics."""
-    if not getattr(model, "compiled", False):
+def build_training(model: keras.Model, _spec: Any = None) -> None:
+    """Create the optimizer's slots, as Keras does at the first fit; tracing makes the variables of losses and metrics.
+
+    A `train_step` of one's own may train some of the variables, or have other optimizers: it makes the slots that it
+    needs when it is traced.
+    """
+    step = getattr(getattr(model, "_checkmate_controller", None), "plain_step", model.train_step)
+    if getattr(step, "__func__", None) is not keras.Model.train_step:
         return
-    batch = tf.nest.map_structure(lambda t: None if t is None else keras.KerasTensor(t.shape, t.dtype.name), spec)
-    try:
-        model._symbolicbuild_training(data_batch=batch)
-    except CheckmateError:
-        raise
-    except Exception as error:  # noqa: BLE001 - a custom train_step may not have what this needs; tracing will tell
-        log.debug("symbolic build of %s: %s", model.name, error)
-    if model.optimizer is not None and not model.optimizer.built:
+    if getattr(model, "compiled", False) and model.optimizer is not None and not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
 
 

@@ -7,17 +7,20 @@ distinct tensors that the body makes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import function_def_to_graph
 
 from .ops import view_of
 
-__all__ = ["PUSHES", "copy_functions", "function_graph", "list_sizes"]
+__all__ = ["PUSHES", "copy_functions", "function_graph", "list_sizes", "root_of", "step_of", "trip_count"]
 
 # Operations that add a tensor to a list, and which input it is.
 PUSHES = {"TensorListPushBack": 1, "TensorListSetItem": 2}
+
+_COMPARISONS = frozenset({"Less", "LessEqual", "Greater", "GreaterEqual"})
 
 
 def function_graph(graph: tf.Graph, name: str) -> tf.Graph:
@@ -38,13 +41,14 @@ def copy_functions(source: tf.Graph, target: tf.Graph) -> None:
             target._add_function(function)
 
 
-def list_sizes(body: tf.Graph, tensors: Mapping[int, tf.Tensor], iterations: int | None) -> list[int | None]:
+def list_sizes(body: tf.Graph, bytes_of: Callable[[tf.Tensor], int | None], iterations: int | None) -> list[int | None]:
     """Bytes that a loop itself puts into each of the lists it returns.
 
     Parameters
     ----------
     body : FuncGraph
-    tensors : mapping from id(tensor of body) to its copy with static shapes
+    bytes_of : callable
+        Bytes of a tensor of the body; None if they are not known.
     iterations : int or None
         None if not known.
 
@@ -64,16 +68,59 @@ def list_sizes(body: tf.Graph, tensors: Mapping[int, tf.Tensor], iterations: int
             if origin is None or id(origin) in counted:
                 continue
             counted.add(id(origin))
-            count = tensors[id(origin)].shape.num_elements()
-            if count is None or iterations is None or total is None:
+            size = bytes_of(origin)
+            if size is None or iterations is None or total is None:
                 total = None
             else:
-                total += count * origin.dtype.size * iterations
+                total += size * iterations
         sizes.append(total)
     return sizes
 
 
-def _root(t: tf.Tensor) -> tf.Tensor:
+def trip_count(condition: tf.Graph, body: tf.Graph, known: Sequence[np.ndarray | None]) -> int | None:
+    """How often a loop runs that counts from one known number to another, as those of keras.ops do; None for others.
+
+    Parameters
+    ----------
+    condition, body : FuncGraph
+        The condition compares a variable of the loop with a constant, or with a variable that the body leaves alone;
+        the body adds a constant to it, or subtracts one.
+    known : sequence of array or None
+        What the variables of the loop start from, where shapes alone decide it.
+    """
+    test = root_of(condition.outputs[0]).op
+    if test.type not in _COMPARISONS or not test.inputs[0].dtype.is_integer:
+        return None
+    inputs = {id(t): k for k, t in enumerate(condition.inputs)}
+    ends = [inputs.get(id(root_of(t))) for t in test.inputs]
+    steps = [0 if k is None else step_of(body, k) for k in ends]
+    start = [tf.get_static_value(root_of(t)) if k is None else known[k] for t, k in zip(test.inputs, ends, strict=True)]
+    if any(v is None or np.ndim(v) for v in start) or None in steps:
+        return None
+    left, right = (int(v) for v in start if v is not None)
+    speed = sum(sign * step for sign, step in zip((1, -1), steps, strict=True) if step is not None)
+    apart = left - right
+    if test.type.startswith("Greater"):
+        apart, speed = -apart, -speed
+    if speed <= 0:
+        return None
+    return max(0, -(-(1 - apart if test.type.endswith("Equal") else -apart) // speed))
+
+
+def step_of(body: tf.Graph, k: int) -> int | None:
+    """What the body of a loop adds to its k-th variable; None if that is not the same number each time."""
+    before, after = body.inputs[k], root_of(body.outputs[k])
+    if after is before:
+        return 0
+    sign = {"AddV2": 1, "Add": 1, "Sub": -1}.get(after.op.type)
+    if sign is None or root_of(after.op.inputs[0]) is not before:
+        return None
+    step = tf.get_static_value(root_of(after.op.inputs[1]))
+    return None if step is None or np.ndim(step) else sign * int(step)
+
+
+def root_of(t: tf.Tensor) -> tf.Tensor:
+    """The tensor that a view, or a view of a view, looks at."""
     while (source := view_of(t.op, t.value_index)) is not None:
         t = t.op.inputs[source]
     return t
@@ -82,23 +129,23 @@ def _root(t: tf.Tensor) -> tf.Tensor:
 def _pushed(result: tf.Tensor) -> list[tf.Tensor]:
     """Tensors that the body adds to the list it returns."""
     pushed = []
-    t = _root(result)
+    t = root_of(result)
     while t.op.type in PUSHES:
         pushed.append(t.op.inputs[PUSHES[t.op.type]])
-        t = _root(t.op.inputs[0])
+        t = root_of(t.op.inputs[0])
     return pushed
 
 
 def _origin(t: tf.Tensor, body: tf.Graph, position: dict[int, int]) -> tf.Tensor | None:
     """The tensor made in the body whose buffer `t` is, or None if it was made outside."""
     for _ in range(len(body.inputs) + 1):
-        t = _root(t)
+        t = root_of(t)
         if t.op.type in ("ReadVariableOp", "Const", "TensorListGetItem"):
             return None
         k = position.get(id(t))
         if k is None:
             return t
-        previous = _root(body.outputs[k])  # the value of the iteration before
+        previous = root_of(body.outputs[k])  # the value of the iteration before
         if previous is t:
             return None
         t = previous

@@ -17,14 +17,17 @@ from tensorflow.python.framework import func_graph, ops
 from tensorflow.python.ops import handle_data_util
 
 from ..errors import TraceError
-from .loops import PUSHES, copy_functions, function_graph, list_sizes
+from .loops import copy_functions, function_graph, list_sizes, root_of, step_of, trip_count
 from .ops import ELEMENTWISE, inputs_of, is_stateful
+from .shapes import inferred_shape
 from .step import TracedStep, topological
+from .variants import Variants, bytes_of, largest
 
 __all__ = ["StaticStep", "copy_attributes", "copy_functions", "with_static_batch"]
 
 _SMALL = 4096  # elements: shapes, axes and permutations are smaller
 _DROPPED_ATTRIBUTES = ("_class", "_output_shapes")
+_BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +41,7 @@ class StaticStep:
         A folded operation is a Const here.
     tensors : dict from id(traced tensor) to the scratch tensor
     list_bytes : dict from id(traced tensor) to int
-        Bytes held by tensor lists, for variants. A list that is not here has an unknown size.
+        Bytes held by tensor lists and optionals, for variants. One that is not here has an unknown size.
     """
 
     graph: tf.Graph
@@ -48,14 +51,7 @@ class StaticStep:
 
     def bytes_of(self, t: tf.Tensor) -> int | None:
         """Bytes of a traced tensor for the static batch; None if they cannot be known."""
-        if t.dtype == tf.variant:
-            return self.list_bytes.get(id(t))
-        if t.dtype == tf.resource:
-            return 0
-        count = self.tensors[id(t)].shape.num_elements()
-        if count is None:
-            return 64 if t.op.type == "BroadcastGradientArgs" else None
-        return count * (t.dtype.size or 16)  # strings have no fixed size
+        return bytes_of(t, self.tensors, self.list_bytes)
 
 
 def copy_attributes(op: tf.Operation) -> dict:
@@ -78,7 +74,7 @@ def with_static_batch(step: TracedStep, shapes: list[tf.TensorShape]) -> StaticS
     """
     graph = func_graph.FuncGraph("checkmate_static")
     copy_functions(step.graph, graph)
-    emitter = _Emitter(graph, {}, {}, {}, {}, {})
+    emitter = _emitter(graph)
     with graph.as_default():
         for given, shape in zip(step.inputs, shapes, strict=True):
             emitter.place(given, tf.compat.v1.placeholder(given.dtype, shape))
@@ -87,23 +83,22 @@ def with_static_batch(step: TracedStep, shapes: list[tf.TensorShape]) -> StaticS
         for op in step.operations:
             if op not in emitter.operations:
                 emitter.emit(op)
-    return StaticStep(graph, emitter.operations, emitter.tensors, emitter.list_bytes)
+    return StaticStep(graph, emitter.operations, emitter.tensors, emitter.variants.list_bytes)
 
 
 @dataclass(frozen=True)
 class _Emitter:
     """Emits operations one by one into `graph`, and keeps what is known of each traced tensor by its id.
 
-    `known` holds values that shapes alone decide; `list_bytes` and `elements` the bytes and element shapes of lists.
-    With `bound`, a size that data decides is taken at its most.
+    `known` holds values that shapes alone decide; `variants` what lists and optionals hold. With `bound`, a size that
+    data decides is taken at its most.
     """
 
     graph: tf.Graph
     operations: dict[tf.Operation, tf.Operation]
     tensors: dict[int, tf.Tensor]
     known: dict[int, np.ndarray]
-    list_bytes: dict[int, int]
-    elements: dict[int, tf.TensorShape]
+    variants: Variants
     bound: bool = False
 
     def place(self, t: tf.Tensor, copy: tf.Tensor) -> None:
@@ -131,87 +126,65 @@ class _Emitter:
                     compute_device=False,
                 )
                 self.operations[op], copies = copy, list(copy.outputs)
-                if op.type in ("If", "StatelessIf"):
+                if op.type in _BRANCHES:
                     self._branches(op, copies)
                 elif op.type == "Where" and self.bound:
                     given = copy.inputs[0].shape
                     copies[0].set_shape([given.num_elements(), given.rank])
+                elif copies and not copies[0].shape.is_fully_defined():
+                    copies[0].set_shape(inferred_shape(op, copy, lambda t: self.known.get(id(t))))
         except (ValueError, TypeError, tf.errors.OpError) as error:
             shapes = ", ".join(str(self.tensors[id(t)].shape) for t in op.inputs)
             raise TraceError(f"{op.name} ({op.type}) does not accept inputs of shape {shapes}: {error}") from error
         for t, copy_tensor in zip(op.outputs, copies, strict=True):
             self.tensors[id(t)] = copy_tensor
+            if not copy_tensor.shape.is_fully_defined() and copy_tensor.shape.is_compatible_with(t.shape):
+                copy_tensor.set_shape(t.shape)  # Python code may know more than the operation tells
             if t.dtype in (tf.variant, tf.resource):
                 handle_data_util.copy_handle_data(t, copy_tensor)
-        self._follow_lists(op)
-
-    def _follow_lists(self, op: tf.Operation) -> None:
-        """Learn from an operation that makes or reads a tensor list."""
-        if op.type in ("EmptyTensorList", "TensorListReserve"):
-            self.list_bytes[id(op.outputs[0])] = 0
-        elif op.type == "TensorListFromTensor":
-            shape = self.tensors[id(inputs_of(op)[0])].shape
-            if shape.is_fully_defined():
-                self.list_bytes[id(op.outputs[0])] = shape.num_elements() * op.inputs[0].dtype.size
-                self.elements[id(op.outputs[0])] = shape[1:]
-        elif op.type in (
-            "TensorListGetItem",
-            "TensorListPopBack",
-            "TensorListStack",
-            "TensorListPushBack",
-            "TensorListSetItem",
-        ):
-            self._follow_item(op)
-        elif op.type in ("Identity", "ZerosLike") and op.outputs[0].dtype == tf.variant:
-            for notes in (self.list_bytes, self.elements):
-                if id(inputs_of(op)[0]) in notes:
-                    notes[id(op.outputs[0])] = notes[id(inputs_of(op)[0])]
-
-    def _follow_item(self, op: tf.Operation) -> None:
-        source, result = id(inputs_of(op)[0]), op.outputs[-1]
-        if op.type in PUSHES:
-            pushed = self.tensors[id(inputs_of(op)[PUSHES[op.type]])]
-            self.elements[id(op.outputs[0])] = pushed.shape
-        elif source in self.elements:
-            element, copy = self.elements[source], self.tensors[id(result)]
-            copy.set_shape(copy.shape[:1].concatenate(element) if op.type == "TensorListStack" else element)
-            if op.type == "TensorListPopBack":
-                self.elements[id(op.outputs[0])] = element
+        self.variants.follow(op)
 
     def _branches(self, op: tf.Operation, copies: list[tf.Tensor]) -> None:
-        """Give the outputs of a conditional that has no static shape the larger of both branches' shapes.
+        """Give the outputs of a conditional that has no static shape the largest of its branches' shapes.
 
         Keras's optimizers divide sparse gradients in a conditional, of which one branch selects rows by their values
         (`tf.where`): its size is known only at run time, but has a bound.
         """
-        if all(t.shape.is_fully_defined() or t.dtype in (tf.variant, tf.resource) for t in copies):
+        if all(t.shape.is_fully_defined() and t.dtype != tf.variant or t.dtype == tf.resource for t in copies):
             return
-        found = []
-        for attribute in ("then_branch", "else_branch"):
-            branch = function_graph(op.graph, op.get_attr(attribute).name)
-            found.append([t.shape for t in self._inside(op, branch, inputs_of(op)[1:], once=True).results(branch)])
-        for t, *shapes in zip(copies, *found, strict=True):
-            if not t.shape.is_fully_defined() and all(s.is_fully_defined() for s in shapes):
-                ranks = {s.rank for s in shapes}
-                if len(ranks) == 1:
-                    t.set_shape([max(sizes) for sizes in zip(*shapes, strict=True)])
+        branches = op.get_attr("branches") if "Case" in op.type else map(op.get_attr, ("then_branch", "else_branch"))
+        found, values = [], []
+        for name in branches:
+            branch = function_graph(op.graph, name.name)
+            inner = self._inside(op, branch, inputs_of(op)[1:], once=True)
+            found.append([inner.variants.of(t) for t in branch.outputs])
+            given = {id(t) for t in branch.inputs}
+            sources = [root_of(t) for t in branch.outputs]  # what is computed of sizes that are bounds is no value
+            values.append([inner.known.get(id(t)) if id(t) in given or t.op.type == "Const" else None for t in sources])
+        for result, value, *others in zip(op.outputs, *values, strict=True):
+            if value is not None and all(np.array_equal(value, other) for other in others):
+                self.known[id(result)] = value
+        for result, t, *held in zip(op.outputs, copies, *found, strict=True):
+            if t.dtype == tf.variant:
+                self.variants.note(result, held)
+            elif not t.shape.is_fully_defined() and all(h.shape.is_fully_defined() for h in held):
+                shape = largest([h.shape for h in held])
+                if shape is not None:
+                    t.set_shape(shape)
 
     def _inside(self, op: tf.Operation, body: tf.Graph, given: list[tf.Tensor], once: bool) -> _Emitter:
         """Emit a function that `op` calls with `given` (just once, or as a loop's body) into a graph of its own."""
         scratch = func_graph.FuncGraph("checkmate_static_body")
         copy_functions(op.graph, scratch)
-        inner = _Emitter(scratch, {}, {}, {}, {}, {}, once or self.bound)
+        inner = _emitter(scratch, once or self.bound)
         with scratch.as_default():
             for outer, t in zip(given, body.inputs, strict=True):
                 placeholder = tf.compat.v1.placeholder(t.dtype, self.tensors[id(outer)].shape)
                 handle_data_util.copy_handle_data(outer, placeholder)
                 inner.place(t, placeholder)
-                passed = [(self.list_bytes, inner.list_bytes), (self.elements, inner.elements)]
-                if once:
-                    passed.append((self.known, inner.known))
-                for notes, within in passed:
-                    if id(outer) in notes:
-                        within[id(t)] = notes[id(outer)]
+                self.variants.copy(outer, t, inner.variants, values=once)
+                if once and id(outer) in self.known:
+                    inner.known[id(t)] = self.known[id(outer)]
             for operation in topological(body.get_operations()):
                 if operation not in inner.operations:
                     inner.emit(operation)
@@ -226,9 +199,16 @@ class _Emitter:
         limit = self.known.get(id(inputs_of(op)[1])) if len(op.inputs) > 1 else None
         iterations = int(limit) if limit is not None and limit.ndim == 0 and limit > 0 else None
         body = function_graph(op.graph, op.get_attr("body").name)
+        if not iterations:
+            condition = function_graph(op.graph, op.get_attr("cond").name)
+            start = [self.known.get(id(t)) for t in inputs_of(op)]
+            iterations = trip_count(condition, body, start)
+            if iterations is not None and start[0] is not None and step_of(body, 0) == 1:
+                # TensorFlow counts the rounds, and the loop of the gradient goes as far as that.
+                self.known[id(op.outputs[0])] = start[0] + np.array(iterations, start[0].dtype)
         inner = self._inside(op, body, inputs_of(op), once=False)
         left = inner.results(body)
-        sizes = list_sizes(body, inner.tensors, iterations)
+        sizes = list_sizes(body, inner.variants.bytes_of, iterations)
         attribute = attr_value_pb2.AttrValue()
         for outer, t, copy, result, size in zip(inputs_of(op), body.outputs, left, op.outputs, sizes, strict=True):
             entry = self.tensors[id(outer)].shape
@@ -236,19 +216,22 @@ class _Emitter:
             attribute.list.shape.append(stable.as_proto())
             if result.dtype == tf.variant:
                 if size is not None:
-                    self.list_bytes[id(result)] = size
-                if id(t) in inner.elements:
-                    self.elements[id(result)] = inner.elements[id(t)]
+                    self.variants.list_bytes[id(result)] = size
+                if id(t) in inner.variants.elements:
+                    self.variants.elements[id(result)] = inner.variants.elements[id(t)]
         return attribute
+
+
+def _emitter(graph: tf.Graph, bound: bool = False) -> _Emitter:
+    tensors: dict[int, tf.Tensor] = {}
+    return _Emitter(graph, {}, tensors, {}, Variants(tensors), bound)
 
 
 def _level(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     """Operands of an elementwise operation whose sizes are only bounded: all at the largest, if they differ."""
-    shapes = [t.shape for t in tensors]
-    ranks = {s.rank for s in shapes}
-    if len(tensors) < 2 or len(ranks) > 1 or not all(s.is_fully_defined() for s in shapes):
+    most = largest([t.shape for t in tensors])
+    if len(tensors) < 2 or most is None:
         return tensors
-    most = [max(sizes) for sizes in zip(*shapes, strict=True)]
     return [t if t.shape == most else tf.compat.v1.placeholder(t.dtype, most) for t in tensors]
 
 

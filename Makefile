@@ -32,7 +32,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/budget_holds.py --full
 	$(BIN)/python benchmarks/max_batch_size.py --full
 
-FIGURES := memory_by_model integrality_gap rounding approximation budget_sweep
+FIGURES := memory_by_model integrality_gap rounding approximation budget_sweep peers batch_size_real
 
 figures: $(STAMP)
 	for figure in $(FIGURES); do $(BIN)/python benchmarks/$$figure.py || exit 1; done

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FAILED",
     "ROOT",
+    "ChildError",
     "answer_any",
     "answer_graph",
     "answer_range",
@@ -84,6 +85,8 @@ def run_cells(
     requests: Sequence[dict],
     seconds: Callable[[dict], float],
     again: bool = False,
+    environment: Mapping[str, str] | None = None,
+    ended: Callable[[ChildError], dict | None] | None = None,
 ) -> list[dict]:
     """Answer every request that has no answer yet, with a progress bar.
 
@@ -100,6 +103,10 @@ def run_cells(
         After so many, beyond what starting takes, a request's child is ended.
     again : bool
         Run what has an answer, too.
+    environment : mapping, optional
+        Variables that the children have besides this process's.
+    ended : callable, optional
+        The answer of a child that ended without one, where its end is an answer; None where it is a failure.
 
     Returns
     -------
@@ -115,7 +122,7 @@ def run_cells(
         task = progress.add_task("", total=len(requests))
         for request in requests:
             progress.update(task, description=request["cell"])
-            cell = _answered(script, output, request, seconds(request), again)
+            cell = _answered(script, output, request, seconds(request), again, environment or {}, ended)
             if cell.get("outcome") == FAILED:
                 progress.console.print(f"{request['cell']}: {cell['reason']}", markup=False)
             cells.append(cell)
@@ -123,7 +130,15 @@ def run_cells(
     return cells
 
 
-def _answered(script: str, output: Path, request: dict, seconds: float, again: bool) -> dict:
+def _answered(
+    script: str,
+    output: Path,
+    request: dict,
+    seconds: float,
+    again: bool,
+    environment: Mapping[str, str],
+    ended: Callable[[ChildError], dict | None] | None,
+) -> dict:
     path = output / f"{request['cell']}.json"
     if path.exists() and not again:
         cell: dict = json.loads(path.read_text())
@@ -131,40 +146,59 @@ def _answered(script: str, output: Path, request: dict, seconds: float, again: b
             return cell
     begun = time.perf_counter()
     try:
-        cell = request | in_child(script, {**request, "folder": str(output)}, seconds + _GRACE)
-    except RuntimeError as error:
-        cell = {**request, "outcome": FAILED, "reason": str(error), "seconds": time.perf_counter() - begun}
+        cell = request | in_child(script, {**request, "folder": str(output)}, seconds + _GRACE, environment)
+    except ChildError as error:
+        answer = ended(error) if ended else None
+        cell = request | (answer or {"outcome": FAILED, "reason": str(error)})
+        cell["seconds"] = time.perf_counter() - begun
     part = path.with_suffix(".part")
     part.write_text(json.dumps(cell, indent=1) + "\n")
     part.replace(path)
     return cell
 
 
-def in_child(script: str, request: dict, seconds: float) -> dict:
+class ChildError(RuntimeError):
+    """A child process that ended without an answer; says why.
+
+    Attributes
+    ----------
+    returncode : int or None
+        Its exit status, negative if a signal ended it; None if it took too long and was ended here.
+    stderr : str
+        What it wrote to its standard error, empty if it was ended here.
+    """
+
+    def __init__(self, message: str, returncode: int | None, stderr: str) -> None:
+        super().__init__(message)
+        self.returncode, self.stderr = returncode, stderr
+
+
+def in_child(script: str, request: dict, seconds: float, environment: Mapping[str, str] | None = None) -> dict:
     """What `script --child REQUEST` answers; it and its own children are ended after so many seconds.
 
     Raises
     ------
-    RuntimeError
-        If it does not answer; says why.
+    ChildError
+        If it does not answer.
     """
     command = [sys.executable, script, "--child", json.dumps(request)]
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
+    variables = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow", **(environment or {})}
     child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables, start_new_session=True
     )
     try:
         out, err = child.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         os.killpg(child.pid, signal.SIGKILL)
         child.communicate()
-        raise RuntimeError(f"no answer after {seconds:.0f} s") from None
+        raise ChildError(f"no answer after {seconds:.0f} s", None, "") from None
     except BaseException:
         os.killpg(child.pid, signal.SIGKILL)
         raise
     lines = [line for line in out.splitlines() if line.startswith("RESULT ")]
     if not lines:
-        raise RuntimeError(f"exit {child.returncode}: {' '.join(err.strip().splitlines()[-2:])}")
+        reason = f"exit {child.returncode}: {' '.join(err.strip().splitlines()[-2:])}"
+        raise ChildError(reason, child.returncode, err)
     found: dict = json.loads(lines[-1].removeprefix("RESULT "))
     return found
 

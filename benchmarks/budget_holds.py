@@ -172,6 +172,9 @@ def child_cell(request: dict) -> dict:
         "fit_peak_bytes": fit,
         "exceeded_bytes": list(planned_again(ours)),
         "plans_tried": len(report["attempts"]),
+        "strict_order": any(
+            a["strict"] for a in report["attempts"] if a["measured_bytes"] == report["measured_peak_bytes"]
+        ),
         "recomputations": report["recomputations"],
         "overhead": report["overhead"],
         "gap": report["gap"],

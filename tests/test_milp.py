@@ -1,5 +1,6 @@
 """Problem (9), its solvers and its rounding. OR-Tools is used in this process: no TensorFlow here."""
 
+import contextlib
 import importlib
 import os
 import signal
@@ -304,12 +305,15 @@ class Recorded(interface.JsonProcess):
         Recorded.last = self
 
 
+def kill(pid):
+    with contextlib.suppress(ProcessLookupError):  # progress is told once more of a process that has ended
+        os.kill(pid, signal.SIGKILL)
+
+
 def test_a_killed_solver_gives_the_start(monkeypatch):
     milp, start = hard()
     monkeypatch.setattr(interface, "JsonProcess", Recorded)
-    solution = solve_milp(
-        milp, "highs", 60.0, start=start, progress=lambda *_: os.kill(Recorded.last.pid, signal.SIGKILL)
-    )
+    solution = solve_milp(milp, "highs", 60.0, start=start, progress=lambda *_: kill(Recorded.last.pid))
     assert solution.status == "feasible"
     assert np.array_equal(solution.x, start)
     assert "signal 9" in solution.detail
@@ -318,7 +322,7 @@ def test_a_killed_solver_gives_the_start(monkeypatch):
 def test_a_killed_solver_without_a_start_gives_nothing(monkeypatch):
     milp, _ = hard()
     monkeypatch.setattr(interface, "JsonProcess", Recorded)
-    solution = solve_milp(milp, "highs", 60.0, progress=lambda *_: os.kill(Recorded.last.pid, signal.SIGKILL))
+    solution = solve_milp(milp, "highs", 60.0, progress=lambda *_: kill(Recorded.last.pid))
     assert (solution.status, solution.x, solution.objective) == ("unknown", None, np.inf)
 
 
@@ -368,7 +372,7 @@ def test_points_are_streamed(monkeypatch):
 
     def kill(_, objective, bound):
         if np.isfinite(objective) and Recorded.last.running:
-            os.kill(Recorded.last.pid, signal.SIGKILL)
+            kill(Recorded.last.pid)
 
     solution = solve_milp(program.milp, "cp-sat", 30.0, progress=kill)
     R, S = program.unpack(solution.x)

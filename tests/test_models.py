@@ -479,7 +479,7 @@ CASES = {
     "tied_embeddings": Case(tied_embeddings, next_tokens),
     "attention": Case(attention, arrays((24, 32)), budget=0.82),
     "augmentation": Case(augmentation, images(16)),
-    "preprocessing": Case(preprocessing, preprocessing_data, budget=0.75),
+    "preprocessing": Case(preprocessing, preprocessing_data, budget=0.85),
     "strings": Case(strings, words, budget=0.75),
     "spectral": Case(
         lambda: stack(lambda: layers.SpectralNormalization(layers.Conv2D(8, 3, padding="same")), layers.PReLU),

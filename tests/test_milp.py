@@ -305,7 +305,7 @@ class Recorded(interface.JsonProcess):
         Recorded.last = self
 
 
-def kill(pid):
+def end(pid):
     with contextlib.suppress(ProcessLookupError):  # progress is told once more of a process that has ended
         os.kill(pid, signal.SIGKILL)
 
@@ -313,7 +313,7 @@ def kill(pid):
 def test_a_killed_solver_gives_the_start(monkeypatch):
     milp, start = hard()
     monkeypatch.setattr(interface, "JsonProcess", Recorded)
-    solution = solve_milp(milp, "highs", 60.0, start=start, progress=lambda *_: kill(Recorded.last.pid))
+    solution = solve_milp(milp, "highs", 60.0, start=start, progress=lambda *_: end(Recorded.last.pid))
     assert solution.status == "feasible"
     assert np.array_equal(solution.x, start)
     assert "signal 9" in solution.detail
@@ -322,7 +322,7 @@ def test_a_killed_solver_gives_the_start(monkeypatch):
 def test_a_killed_solver_without_a_start_gives_nothing(monkeypatch):
     milp, _ = hard()
     monkeypatch.setattr(interface, "JsonProcess", Recorded)
-    solution = solve_milp(milp, "highs", 60.0, progress=lambda *_: kill(Recorded.last.pid))
+    solution = solve_milp(milp, "highs", 60.0, progress=lambda *_: end(Recorded.last.pid))
     assert (solution.status, solution.x, solution.objective) == ("unknown", None, np.inf)
 
 
@@ -372,7 +372,7 @@ def test_points_are_streamed(monkeypatch):
 
     def kill(_, objective, bound):
         if np.isfinite(objective) and Recorded.last.running:
-            kill(Recorded.last.pid)
+            end(Recorded.last.pid)
 
     solution = solve_milp(program.milp, "cp-sat", 30.0, progress=kill)
     R, S = program.unpack(solution.x)

@@ -580,6 +580,15 @@ def test_time_from_the_cache_is_part_of_the_time_limit(monkeypatch):
     assert asked == [10.0, 8.0]
 
 
+@pytest.fixture
+def ctrl_c():
+    """Python's own handler: a process that was started in the background ignores the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupted_answer_is_used_and_not_kept(monkeypatch, folder):
     def interrupted(graph, target, *arguments):
         with pytest.raises(KeyboardInterrupt):

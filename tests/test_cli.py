@@ -117,6 +117,19 @@ def test_plan_of_a_function_with_a_picture(models, tmp_path):
     assert picture.stat().st_size > 1000
 
 
+def test_a_saved_plan_is_used_instead_of_solving(models, tmp_path):
+    saved = tmp_path / "schedule.json"
+    first = invoke("plan", f"{models}:wide", "--budget", "70%", *FAST, "--no-cache", "--save", saved, "--json")
+    assert first.exit_code == 0, first.stderr
+    again = invoke("plan", f"{models}:wide", "--budget", "70%", *FAST, "--schedule", saved, "--json")
+    assert again.exit_code == 0, again.stderr
+    one, other = json.loads(first.stdout), json.loads(again.stdout)
+    assert one["saved"] == str(saved) and "solve" not in other["seconds"]
+    assert (other["predicted_peak_bytes"], other["overhead"]) == (one["predicted_peak_bytes"], one["overhead"])
+    result = invoke("plan", f"{models}:wide", "--schedule", tmp_path / "absent.json")
+    assert result.exit_code == 2 and "no such file" in flat(result.stderr)
+
+
 def test_plan_takes_the_batch_from_the_functions_data(models):
     result = invoke("plan", f"{models}:with_data", "--budget", "100%", *FAST[:-2])
     assert result.exit_code == 0, result.stderr
@@ -169,7 +182,7 @@ def test_a_keras_file_never_runs_code(tmp_path):
         ("{models}:wide", ["--optimizer", "adamant"], "Keras refuses optimizer"),
         ("{models}:wide", ["--loss", "weight"], "Keras refuses"),
         ("{models}:wide", ["--plot", "picture.txt"], "must end with .png"),
-        ("{models}:wide", ["--plot", "/no/such/folder/picture.png"], "no picture can be written"),
+        ("{models}:wide", ["--plot", "/no/such/folder/picture.png"], "nothing can be written"),
         ("MobileNet", ["--input-shape", "big"], "is not a shape"),
         ("MobileNet", ["--input-shape", "3,3,3"], "change --input-shape"),
     ],

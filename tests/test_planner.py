@@ -10,7 +10,7 @@ from cases import DENSE, assert_same_state, compile_quickly, make, state, train
 
 import checkmate_tf
 from checkmate_tf.errors import InfeasibleBudgetError
-from checkmate_tf.execute import planner
+from checkmate_tf.execute import fit, planner
 from checkmate_tf.execute.measure import (
     HOW_TO_MEASURE,
     Device,
@@ -77,7 +77,7 @@ def _measures(monkeypatch, *extra):
         calls.append(limit_bytes)
         return None if more is None else evaluate(program.graph, plan).peak_bytes + more
 
-    monkeypatch.setattr(planner, "_measure", measure)
+    monkeypatch.setattr(fit, "_measure", measure)
     return calls
 
 
@@ -101,7 +101,7 @@ def test_out_of_memory_while_measuring_plans_again(monkeypatch):
 
 def test_a_first_target_that_is_infeasible_is_raised_to_the_budget(monkeypatch):
     _measures(monkeypatch, 0)
-    asked, real = [], planner._solve
+    asked, real = [], fit._solve
 
     def solve(graph, target, options, seconds):
         asked.append(target)
@@ -109,7 +109,7 @@ def test_a_first_target_that_is_infeasible_is_raised_to_the_budget(monkeypatch):
             raise InfeasibleBudgetError("none was found", target, target + 1, proven=False)
         return real(graph, target, options, seconds)
 
-    monkeypatch.setattr(planner, "_solve", solve)
+    monkeypatch.setattr(fit, "_solve", solve)
     report = compile_quickly(make(DENSE), DENSE, verify=True, budget=0.95).checkmate
     assert asked[1] == asked[0] + 1 and asked[2] == report.budget_bytes
 
@@ -284,7 +284,7 @@ def test_a_measured_peak_sees_the_step():
 
 
 def test_the_same_schedule_serves_an_equal_graph():
-    options = planner.PlanOptions(parse_budget(0.7), costs="flops", gap=1.0, time_limit=5, verify=False)
+    options = fit.PlanOptions(parse_budget(0.7), costs="flops", gap=1.0, time_limit=5, verify=False)
     w = tf.Variable(tf.ones((64, 64)))
 
     def step(x):

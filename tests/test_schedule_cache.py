@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 import checkmate_tf
 from checkmate_tf import schedule_cache
 from checkmate_tf.errors import CheckmateError, InfeasibleBudgetError, OutputError, PlanError
-from checkmate_tf.execute import planner
+from checkmate_tf.execute import fit, planner
 from checkmate_tf.graph import Graph
 from checkmate_tf.interchange import infeasible_result, result_to_dict
 from checkmate_tf.jsonfile import to_json
@@ -510,7 +510,7 @@ def test_the_folder_is_that_of_measured_times(monkeypatch, tmp_path):
 
 W = tf.Variable(tf.ones((64, 64)))
 SPEC = tf.TensorSpec([None, 64])
-QUICK = planner.PlanOptions(parse_budget(0.7), costs="flops", gap=1.0, time_limit=5, verify=False)
+QUICK = fit.PlanOptions(parse_budget(0.7), costs="flops", gap=1.0, time_limit=5, verify=False)
 
 
 def step(x):
@@ -529,13 +529,13 @@ def plan(options=QUICK, batch_size=1024):
 @pytest.fixture
 def solves(monkeypatch):
     """The budgets that were solved for."""
-    asked, real = [], planner.solve
+    asked, real = [], fit.solve
 
     def solve(graph, target, *arguments):
         asked.append(target)
         return real(graph, target, *arguments)
 
-    monkeypatch.setattr(planner, "solve", solve)
+    monkeypatch.setattr(fit, "solve", solve)
     return asked
 
 
@@ -546,7 +546,7 @@ def measured(monkeypatch, *extra):
     def measure(program, plan, limit_bytes, device):
         return evaluate(program.graph, plan).peak_bytes + (left.pop(0) if len(left) > 1 else left[0])
 
-    monkeypatch.setattr(planner, "_measure", measure)
+    monkeypatch.setattr(fit, "_measure", measure)
 
 
 def test_the_second_plan_is_not_solved_for(solves):
@@ -567,16 +567,16 @@ def test_without_the_cache_nothing_is_read_or_kept(solves, folder):
 
 def test_time_from_the_cache_is_part_of_the_time_limit(monkeypatch):
     graph, asked = chain(4), []
-    monkeypatch.setattr(planner, "solve", lambda *given: asked.append(given[-1].time_limit) or recomputing())
+    monkeypatch.setattr(fit, "solve", lambda *given: asked.append(given[-1].time_limit) or recomputing())
     times = iter(range(0, 100, 2))  # each look at the clock is 2 s after the last: each solve takes 2 s
-    monkeypatch.setattr(planner, "time", SimpleNamespace(perf_counter=lambda: float(next(times))))
-    options = planner.PlanOptions(parse_budget(1.0), time_limit=10.0)
+    monkeypatch.setattr(fit, "time", SimpleNamespace(perf_counter=lambda: float(next(times))))
+    options = fit.PlanOptions(parse_budget(1.0), time_limit=10.0)
     seconds = {}
-    planner._solve(graph, 100, options, seconds)
+    fit._solve(graph, 100, options, seconds)
     assert asked == [10.0] and seconds == {}
-    planner._solve(graph, 100, options, seconds)
+    fit._solve(graph, 100, options, seconds)
     assert asked == [10.0] and seconds == {"solved before": 2.0}
-    planner._solve(graph, 101, options, seconds)
+    fit._solve(graph, 101, options, seconds)
     assert asked == [10.0, 8.0]
 
 
@@ -595,8 +595,8 @@ def test_an_interrupted_answer_is_used_and_not_kept(monkeypatch, folder):
             signal.raise_signal(signal.SIGINT)
         return real(graph, target, *arguments)
 
-    before, real = signal.getsignal(signal.SIGINT), planner.solve
-    monkeypatch.setattr(planner, "solve", interrupted)
+    before, real = signal.getsignal(signal.SIGINT), fit.solve
+    monkeypatch.setattr(fit, "solve", interrupted)
     plan()
     assert not folder.exists() and signal.getsignal(signal.SIGINT) is before
 
@@ -607,9 +607,9 @@ def test_what_is_not_solved_is_not_kept(monkeypatch, folder, error):
         raise error
 
     before = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr(planner, "solve", fail)
+    monkeypatch.setattr(fit, "solve", fail)
     with pytest.raises((KeyboardInterrupt, InfeasibleBudgetError)):
-        planner._solve(chain(4), 100, QUICK, {})
+        fit._solve(chain(4), 100, QUICK, {})
     assert not folder.exists() and signal.getsignal(signal.SIGINT) is before
 
 

@@ -84,6 +84,13 @@ def plan(
     loss: Annotated[
         str | None, typer.Option(help="For a model that is not compiled. Default: from its output.")
     ] = None,
+    cache: Annotated[bool, typer.Option(help="Use a schedule that was solved before, and keep a new one.")] = True,
+    schedule: Annotated[
+        Path | None, typer.Option(help="Use this file of --save or Schedule.save instead of solving.")
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Write the schedule here (JSON), for compile(..., schedule=PATH) elsewhere.")
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Write a picture of the schedule here (PNG, PDF or SVG).")] = None,
     json: Json = False,
 ) -> None:
@@ -96,9 +103,10 @@ def plan(
     from .planned import Asked
 
     asked = Asked(
-        model, batch_size, budget, strategy, costs, time_limit, gap, verify, input_shape, classes, optimizer, loss
+        model, batch_size, budget, strategy, costs, time_limit, gap, verify, input_shape, classes, optimizer, loss,
+        cache, schedule,
     )  # fmt: skip
-    command = PlanCommand(asked, plot, json)
+    command = PlanCommand(asked, save, plot, json)
     guarded(json, lambda: run_plan(command))
 
 

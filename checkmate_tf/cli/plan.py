@@ -22,6 +22,7 @@ class PlanCommand:
     """The arguments of the command, as typed."""
 
     asked: Asked
+    save: Path | None
     plot: Path | None
     json: bool
 
@@ -36,26 +37,30 @@ def run_plan(command: PlanCommand) -> None:
     """
     _check(command)
     report, said = planned(command.asked)
+    if command.save is not None:
+        report.schedule.save(command.save)
     if command.plot is not None:
         from ..report.plots import plot_schedule
 
         plot_schedule(report.schedule, command.plot)
     if command.json:
-        print_json({**report.to_dict(), "compiled": said, "plot": str(command.plot) if command.plot else None})
+        written = {"saved": command.save, "plot": command.plot}
+        print_json({**report.to_dict(), "compiled": said, **{k: str(p) if p else None for k, p in written.items()}})
         return
     _print(str(report))
-    if command.plot is not None:
-        stdout().print(f"picture: {command.plot}", highlight=False, soft_wrap=True)
+    for what, path in (("schedule", command.save), ("picture", command.plot)):
+        if path is not None:
+            stdout().print(f"{what}: {path}", highlight=False, soft_wrap=True)
 
 
 def _check(command: PlanCommand) -> None:
     check_asked(command.asked)
-    if command.plot is not None:
-        if command.plot.suffix.lower() not in _FORMATS:
-            raise BadInput(f"--plot {str(command.plot)!r}: the name must end with {', '.join(_FORMATS)}")
-        folder = command.plot.resolve().parent
-        if not folder.is_dir() or not os.access(folder, os.W_OK):
-            raise BadInput(f"--plot: no picture can be written in {str(folder)!r}: make the folder, or choose another")
+    if command.plot is not None and command.plot.suffix.lower() not in _FORMATS:
+        raise BadInput(f"--plot {str(command.plot)!r}: the name must end with {', '.join(_FORMATS)}")
+    for option, path in (("--plot", command.plot), ("--save", command.save)):
+        folder = None if path is None else path.resolve().parent
+        if folder is not None and (not folder.is_dir() or not os.access(folder, os.W_OK)):
+            raise BadInput(f"{option}: nothing can be written in {str(folder)!r}: make the folder, or choose another")
 
 
 def _print(report: str) -> None:

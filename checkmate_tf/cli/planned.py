@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..units import parse_budget
@@ -34,6 +35,8 @@ class Asked:
     classes: int | None
     optimizer: str | None
     loss: str | None
+    cache: bool = True
+    schedule: Path | None = None
 
 
 def check_asked(asked: Asked) -> None:
@@ -53,6 +56,8 @@ def check_asked(asked: Asked) -> None:
         raise BadInput(f"--strategy {asked.strategy!r} is unknown: choose one of {', '.join(sorted(STRATEGIES))}")
     if asked.costs not in _COSTS:
         raise BadInput(f"--costs {asked.costs!r} is unknown: choose one of {', '.join(_COSTS)}")
+    if asked.schedule is not None and not asked.schedule.is_file():
+        raise BadInput(f"--schedule {str(asked.schedule)!r}: there is no such file; plan --save writes one")
 
 
 def planned(asked: Asked) -> tuple[Report, str]:
@@ -88,6 +93,8 @@ def planned(asked: Asked) -> tuple[Report, str]:
         time_limit=asked.time_limit,
         gap=asked.gap,
         verify=asked.verify,
+        cache=asked.cache,
+        schedule=asked.schedule,
         progress=True if sys.stderr.isatty() else progress_lines(),
     )
     report: Report = model.checkmate

@@ -27,7 +27,7 @@ __all__ = ["SOLVERS", "SolveCommand", "run_solve", "solve_budget"]
 
 SOLVERS = ("auto", "gurobi", "highs", "scip", "cp-sat", "pdlp")
 
-_LEAST_SECONDS = 2.0  # to look for the least budget
+_LEAST_SECONDS = 2.0  # to look for the least budget: every answer shows it, so it must not take long
 _MOST_BYTES = 2**62
 _WRONG_UNIT = 1000  # a number without a unit that is this many times too small was not meant as bytes
 _HELP = 'give bytes (700_000_000), a size ("700MB", "1.5GiB"), or a share of the peak without rematerialization ("60%")'

@@ -15,8 +15,9 @@ import tensorflow as tf
 from ..errors import BatchSizeError, InfeasibleBudgetError
 from ..report import Report
 from ..units import Budget, format_bytes
+from .fit import PlanOptions, near_limit
 from .measure import find_device
-from .planner import PlannedStep, PlanOptions, expected_peak_bytes, near_limit, plan_again, plan_step
+from .planner import PlannedStep, expected_peak_bytes, plan_again, plan_step
 from .spec import spec_of_tensors
 
 __all__ = ["Controller", "batch_errors", "build_training"]
@@ -56,7 +57,7 @@ class Controller:
         return self.plans[key]
 
     def _plan(self, spec: Any) -> PlannedStep:
-        build_training(self.model, spec)
+        build_training(self.model)
         earlier, options = list(self.plans.values()), self.options
         if earlier:  # a share of the plain peak was a share of the first plan's
             options = replace(options, budget=Budget(size_bytes=earlier[0].report.budget_bytes))
@@ -124,7 +125,7 @@ class Controller:
             return
         log.info("%s: %s are expected while training", self.model.name, format_bytes(peak))
         try:
-            self.plans[key] = plan_again(planned, peak, self.options)
+            self._plan_again(key, peak)
         except InfeasibleBudgetError as error:
             if near_limit(device, peak):
                 raise InfeasibleBudgetError(
@@ -139,7 +140,6 @@ class Controller:
             self.unfit = peak
             return
         _put(self.model, "train_function", None)
-        _put(self.model, "checkmate", self.report)
 
     def watch(self) -> None:
         """Note the device's peak while training; over the budget, plan again with the difference taken off."""
@@ -151,39 +151,50 @@ class Controller:
         if peak <= (report.training_peak_bytes or 0):
             return
         if peak > report.budget_bytes >= (report.training_peak_bytes or 0):
-            again = self._plan_again(planned, peak)
-            if again is not None:
-                self.plans[key] = again
+            log.warning(
+                "%s: %s were allocated while training, over the budget of %s (the plan was measured at %s; evaluation, "
+                "input pipeline and callbacks share the device)",
+                self.model.name,
+                format_bytes(peak),
+                format_bytes(report.budget_bytes),
+                format_bytes(report.measured_peak_bytes or 0),
+            )
+            try:
+                self._plan_again(key, peak)
+            except InfeasibleBudgetError as error:
+                log.warning("%s: no other plan: %s", self.model.name, error)
+            else:
                 self.model.make_train_function(force=True)
-                _put(self.model, "checkmate", self.report)
                 return
         self.plans[key] = replace(planned, report=replace(report, training_peak_bytes=peak))
         _put(self.model, "checkmate", self.report)
 
-    def _plan_again(self, planned: PlannedStep, peak: int) -> PlannedStep | None:
-        """A plan with room for the rest of training, or None if there is none or enough were tried."""
-        report, name = planned.report, self.model.name
+    def _plan_again(self, key: Any, peak: int) -> None:
+        """Put a plan with room for the rest of training in the place of the one at `key`.
+
+        Raises
+        ------
+        InfeasibleBudgetError
+            If there is none, or enough were tried.
+        """
+        planned = self.plans[key]
+        tried, budget = len(planned.report.exceeded_bytes), planned.report.budget_bytes
+        if tried >= _PLANS_AGAIN:
+            raise InfeasibleBudgetError(
+                f"{tried} plans were made anew for what else is on the device, and each was over the budget of "
+                f"{format_bytes(budget)} while training; raise it to {format_bytes(peak)} or lower the batch size",
+                budget,
+                peak,
+                proven=False,
+            )
+        again = self.plans[key] = plan_again(planned, peak, self.options)
+        _put(self.model, "checkmate", self.report)
         log.warning(
-            "%s: %s were allocated while training, over the budget of %s (the plan was measured at %s; evaluation, "
-            "input pipeline and callbacks share the device)",
-            name,
-            format_bytes(peak),
-            format_bytes(report.budget_bytes),
-            format_bytes(report.measured_peak_bytes or 0),
-        )
-        if len(report.exceeded_bytes) >= _PLANS_AGAIN:
-            return None
-        try:
-            again = plan_again(planned, peak, self.options)
-        except InfeasibleBudgetError as error:
-            log.warning("%s: no other plan: %s", name, error)
-            return None
-        predicted, measured = (
+            "%s: planned again: %s predicted, %s measured",
+            self.model.name,
             format_bytes(again.schedule.peak_bytes),
             format_bytes(again.report.measured_peak_bytes or 0),
         )
-        log.warning("%s: planned again: %s predicted, %s measured", name, predicted, measured)
-        return again
 
     @property
     def report(self) -> Report:
@@ -202,7 +213,7 @@ def _put(model: keras.Model, name: str, value: Any) -> None:
     object.__setattr__(model, name, value)
 
 
-def build_training(model: keras.Model, _spec: Any = None) -> None:
+def build_training(model: keras.Model) -> None:
     """Create the optimizer's slots, as Keras does at the first fit; tracing makes the variables of losses and metrics.
 
     A `train_step` of one's own may train some of the variables, or have other optimizers: it makes the slots that it

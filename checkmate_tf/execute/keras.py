@@ -16,7 +16,8 @@ from ..errors import JitCompileError, ModelError
 from ..graph import Graph
 from ..units import parse_budget
 from .controller import Controller, batch_errors, build_training
-from .planner import PlanOptions, step_graph
+from .fit import PlanOptions
+from .planner import step_graph
 from .progress import progress_bars
 from .spec import data_spec
 
@@ -229,7 +230,7 @@ def op_graph(
     """
     _check_model(model)
     spec, batch = data_spec(model, batch_size, input_spec, data)
-    build_training(model, spec)
+    build_training(model)
     earlier = getattr(model, "_checkmate_controller", None)
     return step_graph(earlier.plain_step if earlier else model.train_step, spec, batch, costs, model.name)
 

@@ -131,7 +131,7 @@ def solve(
     return schedule
 
 
-def minimum_budget(graph: Graph, time_limit: float = 5.0) -> tuple[int, int, int]:
+def minimum_budget(graph: Graph, time_limit: float = 12.0) -> tuple[int, int, int]:
     """Bytes that any schedule needs, bytes that a known schedule needs, and the node that needs the first.
 
     See `strategies.feasible.minimum_budget`.

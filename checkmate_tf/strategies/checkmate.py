@@ -36,7 +36,6 @@ _CLOSED = 1e-5  # relative: what the solvers' tolerances leave open
 _STALL = 5e-4  # of the base cost: an improvement below this in the last quarter of the time is not worth waiting for
 _PATIENCE = 3.0  # seconds at least
 _QUIET = 10.0  # seconds after which a bound that has not moved for half of the time is taken for done
-_LEAST = 12.0  # seconds to look for the least budget, for the error message
 _ALONE = 3.0  # seconds after which the search leaves the processors to CP-SAT in a graph without a backward pass
 _TICK = 0.2  # seconds between two looks at its news
 _HANDOVER = 10.0  # seconds after which CP-SAT starts again from the search's schedule if it has none of its own
@@ -69,7 +68,7 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
         return replace(plain, strategy="checkmate", budget_bytes=budget_bytes, solver="none needed", seconds=seconds)
     least = proven_minimum(graph)[0]
     if budget_bytes < least:
-        known, tight = tightest(graph, least, min(_LEAST, options.time_limit), options.seed)
+        known, tight = tightest(graph, least, options.time_limit, options.seed)
         raise infeasible(graph, budget_bytes, known, sequence=tight)
 
     best: np.ndarray | None = None
@@ -126,7 +125,7 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
                 raise
             log.warning("interrupted: going on with the best schedule so far")
     if best is None:
-        high, best = tightest(graph, least, min(_LEAST, options.time_limit), options.seed)
+        high, best = tightest(graph, least, options.time_limit, options.seed)
         if high > budget_bytes:
             raise infeasible(graph, budget_bytes, high, relaxation=lower == np.inf, sequence=best)
         cost = evaluate(graph, plan_from_sequence(graph, best)).cost

@@ -17,6 +17,7 @@ from .search import search
 __all__ = ["infeasible", "infeasible_plain", "minimum_budget", "proven_minimum", "tightest"]
 
 
+_MOST_SECONDS = 12.0  # the first half finds little, the second what has to be recomputed in another way
 _SECONDS_A_NODE = 1e-4  # to look for a schedule, at least
 _SHARE = 0.2  # of the time, for one budget: what has to be recomputed in another way is found late
 _TOLERANCE = 0.01  # of the peak
@@ -29,14 +30,14 @@ def proven_minimum(graph: Graph) -> tuple[int, int]:
     return graph.constant_bytes + int(needed[node]), node
 
 
-def minimum_budget(graph: Graph, time_limit: float = 12.0, seed: int = 0) -> tuple[int, int, int]:
+def minimum_budget(graph: Graph, time_limit: float = _MOST_SECONDS, seed: int = 0) -> tuple[int, int, int]:
     """Bracket the least feasible budget, by bisection with the search.
 
     Parameters
     ----------
     graph : Graph
     time_limit : float
-        Seconds; the upper end is what was found by then.
+        Seconds, of which 12 at most are used; the upper end is what was found by then.
     seed : int
 
     Returns
@@ -55,8 +56,10 @@ def tightest(graph: Graph, low: int, time_limit: float, seed: int = 0) -> tuple[
     ----------
     low : int
         Where to start: no schedule has a lower peak.
+    time_limit : float
+        Seconds, of which 12 at most are used.
     """
-    begun = time.perf_counter()
+    begun, time_limit = time.perf_counter(), min(time_limit, _MOST_SECONDS)
     best = np.arange(len(graph))
     high = evaluate(graph, plan_from_sequence(graph, best)).peak_bytes
     fails = low - 1

@@ -28,7 +28,6 @@ log = logging.getLogger(__name__)
 
 _CLOSED = 1e-9
 _SEARCH = 1.0  # seconds for the start
-_LEAST = 5.0  # seconds to look for the least budget, for the error message
 _MARGIN = 4e-6  # of the budget: above the solvers' tolerances
 
 
@@ -64,7 +63,7 @@ def milp(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
         return replace(plain, strategy="milp", budget_bytes=budget_bytes, solver="none needed", seconds=seconds)
     least = proven_minimum(graph)[0]
     if budget_bytes < least:
-        raise infeasible(graph, budget_bytes, tightest(graph, least, min(_LEAST, options.time_limit), options.seed)[0])
+        raise infeasible(graph, budget_bytes, tightest(graph, least, options.time_limit, options.seed)[0])
     best = _start(graph, budget_bytes, min(_SEARCH, 0.25 * options.time_limit), options.seed)
     solution, found = _solve(graph, budget_bytes, budget_bytes, options, best, begun)
     if solution.x is not None and found is None:
@@ -75,7 +74,7 @@ def milp(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
     if found is not None and (best is None or found.cost < best.cost):
         best = found
     if best is None:
-        known = tightest(graph, least, min(_LEAST, options.time_limit), options.seed)[0]
+        known = tightest(graph, least, options.time_limit, options.seed)[0]
         raise _infeasible(graph, budget_bytes, known, solution)
     lower = graph.base_cost
     if np.isfinite(solution.bound):

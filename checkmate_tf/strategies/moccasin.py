@@ -99,7 +99,8 @@ def improve(
 ) -> IntervalsProcess:
     """Look for better schedules than one that is known, in the order of the graph.
 
-    A node may be computed C times, or as often as in `sequence`. Without one (empty), it is Moccasin from its phase 1.
+    A node may be computed C times (`options.copies`), or as often as in `sequence`. Without one (empty), it is Moccasin
+    from its phase 1. It takes `options.workers` threads, or leaves two cores to the search and the bound.
 
     Returns
     -------
@@ -108,15 +109,15 @@ def improve(
 
     Notes
     -----
-    Measured: on random layered graphs (100 to 250 nodes) this takes most of what the eviction search loses, 10.1 to
-    4.0% and 33.6 to 12.8% of overhead. On ResNet50 and a transformer at 20 and 15% of their peak it gains below 0.04
-    points in the time of the search, nor does a neighbourhood of 6 to 28 stages at a time.
+    Measured from a schedule of the search: on random layered graphs (100 to 250 nodes) this takes most of what the
+    search loses, 10.1 to 4.0% and 33.6 to 12.8% of overhead. On ResNet50 and a transformer at 20 and 15% of their peak
+    it gains below 0.04 points in the time of the search, nor does a neighbourhood of 6 to 28 stages at a time.
     """
+    workers = options.workers or max(2, (os.cpu_count() or 1) - 2)
     copies = np.maximum(_copies(graph, options), np.bincount(np.array(sequence, dtype=np.int64), minlength=len(graph)))
     return IntervalsProcess(
-        graph, budget_bytes, copies.tolist(), free=False, time_limit=time_limit, gap=options.gap,
-        workers=max(2, (os.cpu_count() or 1) - 2), seed=options.seed, memory_limit=options.memory_limit,
-        start=sequence,
+        graph, budget_bytes, copies.tolist(), free=False, time_limit=time_limit, gap=options.gap, workers=workers,
+        seed=options.seed, memory_limit=options.memory_limit, start=sequence,
     )  # fmt: skip
 
 

@@ -31,9 +31,9 @@ class SolveOptions:
         Stop, too, when the bound is done (or has not moved for half of the time) and the last quarter of the time has
         brought less than 0.05% of the base cost: for a user who waits.
     workers : int
-        Threads of CP-SAT in Moccasin; 0 for one a core.
+        Threads of CP-SAT in Moccasin and in its part of "checkmate"; 0 for one a core, but for two in the latter.
     copies : int or sequence of n int
-        Most computations of each node in Moccasin: its C, or C_v.
+        Most computations of each node that CP-SAT plans, in the same two: Moccasin's C, or C_v.
     progress : callable, optional
         Called with (seconds, best cost, lower bound, gap) about once a second; costs in the graph's unit. The best
         cost is infinite until a schedule is found.

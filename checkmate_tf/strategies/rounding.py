@@ -47,7 +47,6 @@ EPSILON = 0.1
 """Part of the budget that the relaxation has to leave free."""
 
 _DRAWS = 64
-_LEAST = 5.0  # seconds to look for the least budget, for the error message
 
 Fractions = NDArray[np.float64]
 Matrix = NDArray[np.bool_]
@@ -151,11 +150,11 @@ def _strategy(graph: Graph, budget_bytes: int, options: SolveOptions, name: str,
         return replace(plain, strategy=name, budget_bytes=budget_bytes, solver="none needed", seconds=seconds)
     least = proven_minimum(graph)[0]
     if budget_bytes < least:
-        raise infeasible(graph, budget_bytes, tightest(graph, least, min(_LEAST, options.time_limit), options.seed)[0])
+        raise infeasible(graph, budget_bytes, tightest(graph, least, options.time_limit, options.seed)[0])
     allowance = int((1 - EPSILON) * budget_bytes)
     solution, S = _relaxed(graph, allowance, options, options.time_limit)
     if S is None:
-        known = tightest(graph, least, min(_LEAST, options.time_limit), options.seed)[0]
+        known = tightest(graph, least, options.time_limit, options.seed)[0]
         solved = solution.status == "infeasible"
         why = "has no solution" if solved else f"was not solved ({solution.detail or 'in time'})"
         raise InfeasibleBudgetError(

@@ -1,0 +1,329 @@
+"""Fits a plan to the device: solve, run on its allocator, correct the target, solve again.
+
+A schedule that was solved before for the same question comes from the cache (`schedule_cache`).
+
+When the device's allocator can be watched, the plan is run on it. A peak over the budget (chunks that the allocator
+cannot split, workspaces of kernels, other tenants of the device) takes the difference off the target and plans again.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ..costs import CostSpec
+from ..errors import InfeasibleBudgetError, PlanError
+from ..graph import Graph
+from ..plan import Plan
+from ..report import Attempt
+from ..schedule import Schedule
+from ..schedule_cache import lookup, store
+from ..schedule_file import schedule_from_dict
+from ..strategies import SolveOptions, solve
+from ..trace.program import Program
+from ..units import Budget, format_bytes, parse_budget
+from .emit import emit
+from .interrupts import noted_interrupts
+from .measure import Device, captured_variables, fed_as_by_fit, measure_peak
+from .spec import example
+
+__all__ = ["SURE", "Candidate", "Job", "PlanOptions", "fit", "fit_given", "near_limit", "solving_seconds", "timed"]
+
+log = logging.getLogger("checkmate_tf")
+
+# Share of the budget to aim for, since peaks differ from step to step; and of that, what is worth no further plan.
+_GOAL, _USED = 0.92, 0.94
+SURE, _SURE_STRICT = 0.95, 0.98  # share of the budget that a measured peak may take; a strict order varies less
+_LOWER = 0.98  # share of the least peak predicted so far below which another plan is worth a measurement
+_CHEAPER = 8.0  # seconds at least to make the schedule with the least known peak cheaper
+_FREE = 0.005  # an overhead not worth another plan
+_WASTE = 0.1  # of the memory for activations, what the allocator's pieces are expected to lose, until it is measured
+_TIGHT = 1.25  # a hard limit of the allocator is near when it is below this many times the budget
+_CLEAR = 0.72  # share of such a limit that a plan may be measured at: a quarter is lost to pieces too small to use
+_ROOM = 0.6  # share of such a limit that the first plan to be measured may take, by prediction
+_MOST = 0.88  # share of such a limit above which a plan is refused: sooner or later a step would run out of memory
+_REUSED = "solved before"  # a stage: the seconds that schedules from the cache took when they were made
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """How to plan.
+
+    Attributes
+    ----------
+    budget : Budget
+    strategy : str
+    costs : str, callable or array
+        See `checkmate_tf.costs`.
+    time_limit : float
+        Seconds for the solver, over all its runs.
+    gap : float
+        Stop solving at this proven gap.
+    seed : int
+    verify : bool
+        Measure the peak on the device, if it can be.
+    tries : int
+        Most plans to measure.
+    progress : callable (stage, done, total, text) or None
+    cache : bool
+        Use a schedule that was solved before, and keep those that are solved now.
+    schedule : path or None
+        A saved schedule for the first structure of data, to be used instead of solving.
+    """
+
+    budget: Budget = field(default_factory=lambda: parse_budget("auto"))
+    strategy: str = "checkmate"
+    costs: CostSpec = "profile"
+    time_limit: float = 60.0
+    gap: float = 0.01
+    seed: int = 0
+    verify: bool = True
+    tries: int = 5
+    progress: Callable[[str, float, float, str], None] | None = None
+    cache: bool = True
+    schedule: str | os.PathLike[str] | None = None
+
+    def tell(self, stage: str, done: float, total: float, text: str = "") -> None:
+        """Report progress, if anybody listens."""
+        if self.progress is not None:
+            self.progress(stage, done, total, text)
+
+
+def near_limit(device: Device, budget_bytes: int) -> bool:
+    """Whether the CPU's allocator has a hard limit little above a budget."""
+    return device.name.startswith("CPU") and device.limit_bytes < _TIGHT * budget_bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What is to be fitted into how much."""
+
+    program: Program
+    graph: Graph
+    budget_bytes: int
+    device: Device
+    options: PlanOptions
+    seconds: dict[str, float]
+
+    @property
+    def measure(self) -> bool:
+        return self.options.verify and self.device.measurable
+
+    @property
+    def most_bytes(self) -> int:
+        """The most that a plan may be measured at."""
+        near = self.measure and near_limit(self.device, self.budget_bytes)
+        return min(self.budget_bytes, int(_MOST * self.device.limit_bytes)) if near else self.budget_bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A schedule, how it is emitted, and what the device said of it."""
+
+    schedule: Schedule
+    limit_bytes: int
+    measured_bytes: int | None
+
+
+def _given(saved: dict[str, Any], job: Job) -> Schedule:
+    """The schedule that the user gave, if it is one of the graph and fits the budget."""
+    source = str(job.options.schedule)
+    schedule = schedule_from_dict(saved, job.graph, source)
+    if schedule.peak_bytes > job.budget_bytes:
+        raise PlanError(
+            f"the schedule in {source} needs {format_bytes(schedule.peak_bytes)} by prediction, over the budget of "
+            f"{format_bytes(job.budget_bytes)}; raise the budget, or save a schedule that was made for it"
+        )
+    return schedule
+
+
+def fit_given(job: Job, saved: dict[str, Any]) -> tuple[Candidate | None, list[Attempt]]:
+    """A saved schedule, loosely ordered or else in one strict order; None if it is measured over the budget in both.
+
+    Raises
+    ------
+    PlanError
+        If it is not one of the job's graph, or does not fit the budget by prediction.
+    """
+    schedule = _given(saved, job)
+    if not job.measure:
+        return Candidate(schedule, schedule.peak_bytes, None), []
+    attempts: list[Attempt] = []
+    for strict in (False, True):
+        limit = 0 if strict else schedule.peak_bytes
+        attempts.append(_attempt(job, schedule, schedule.budget_bytes or schedule.peak_bytes, limit, int(strict)))
+        measured = attempts[-1].measured_bytes
+        if measured is not None and measured <= job.most_bytes:
+            return Candidate(schedule, limit, measured), attempts
+    log.warning("the schedule in %s is over the budget as it is measured here: planning anew", schedule.origin)
+    return None, attempts
+
+
+def _attempt(job: Job, schedule: Schedule, target: int, limit: int, attempt: int) -> Attempt:
+    """Run a schedule on the device. `limit` is that of `emit`; 0 for one strict order."""
+    with timed(job.seconds, "emit and measure"):
+        text = f"predicted {format_bytes(schedule.peak_bytes)}"
+        job.options.tell("measure", min(attempt, job.options.tries), job.options.tries, text)
+        measured = _measure(job.program, schedule.plan, limit, job.device)
+    return Attempt(target, schedule.peak_bytes, measured, schedule.overhead, not limit)
+
+
+def fit(job: Job, target: int | None = None) -> tuple[Candidate, list[Attempt]]:
+    """The cheapest schedule found whose measured peak is within the budget; without measurement, the first.
+
+    The first schedule to be measured fits `target`, or leaves what the allocator may be expected to lose. Each
+    measurement corrects the target of the next one, down when the peak is over the budget and up when much of the
+    budget is left. When nothing that fits the corrected target is feasible, the least that is comes next; then
+    computations are put in one strict order, which costs parallelism and makes the allocator's peak lower and steadier.
+    """
+    graph, budget_bytes, device, options, seconds = job.graph, job.budget_bytes, job.device, job.options, job.seconds
+    attempts: list[Attempt] = []
+    best: Candidate | None = None
+    close: Candidate | None = None  # within the budget, but by less than peaks differ
+    goal, most, strict = int(_GOAL * budget_bytes), job.most_bytes, False
+    if not job.measure:
+        target = budget_bytes
+    elif target is None:
+        target = goal - int(_WASTE * max(0, budget_bytes - graph.constant_bytes))
+    # Where the CPU's allocator has a hard limit near the budget, to run out of memory while measuring can be a crash:
+    # oneDNN does not check all allocations. Start with room to spare, and stay away from the limit.
+    if job.measure and near_limit(device, budget_bytes):
+        target = min(target, int(_ROOM * device.limit_bytes))
+        goal = min(goal, int(_CLEAR * device.limit_bytes))
+    least: int | None = None
+    tried: set[tuple[int, bool]] = set()
+    for attempt in range(options.tries if job.measure else 1):
+        with timed(seconds, "solve"):
+            try:
+                schedule = _solve(graph, target, options, seconds)
+            except InfeasibleBudgetError as error:
+                known = error.minimum_bytes
+                if not attempts:
+                    if target >= budget_bytes:
+                        raise
+                    between = target < known < budget_bytes
+                    if error.sequence is None or not between:
+                        target = known if between and not attempt else budget_bytes
+                        continue
+                    target, schedule = known, _least(graph, error, options, seconds)
+                elif best is not None:
+                    break
+                elif known < _LOWER * min(a.predicted_bytes for a in attempts if a.strict == strict):
+                    target, schedule = known, _least(graph, error, options, seconds)
+                elif strict:
+                    break
+                else:
+                    strict, target = True, max(goal, known)
+                    schedule = _solve(graph, target, options, seconds)
+        limit = 0 if strict else schedule.peak_bytes
+        if not job.measure:
+            return Candidate(schedule, limit, None), attempts
+        if (schedule.peak_bytes, strict) in tried:
+            break
+        tried.add((schedule.peak_bytes, strict))
+        attempts.append(_attempt(job, schedule, target, limit, attempt))
+        measured = attempts[-1].measured_bytes
+        if measured is None:
+            target = min(schedule.peak_bytes, target) - budget_bytes // 10
+            continue
+        least = min(measured, least or measured)
+        fits = measured <= min(most, (_SURE_STRICT if strict else SURE) * budget_bytes)
+        if fits and (best is None or schedule.cost < best.schedule.cost):
+            best = Candidate(schedule, limit, measured)
+        elif measured <= most and (close is None or measured < (close.measured_bytes or measured)):
+            close = Candidate(schedule, limit, measured)
+        if fits and (measured >= _USED * goal or schedule.overhead < _FREE):
+            break
+        target = goal - (measured - schedule.peak_bytes)
+        if fits and best is not None and target <= best.schedule.peak_bytes:
+            break
+    options.tell("measure", 1, 1, "")
+    best = best or close
+    if best is None:
+        raise _unkept(job, attempts, least or budget_bytes)
+    return best, attempts
+
+
+def _unkept(job: Job, attempts: list[Attempt], least: int) -> InfeasibleBudgetError:
+    """What to say when no plan was measured within the budget; the least that was measured is `least`."""
+    hard, what = "", "the budget to that"
+    if job.most_bytes < job.budget_bytes:
+        hard = f", too near its limit of {format_bytes(job.device.limit_bytes)}, of which pieces are lost"
+        what = "the limit"
+    return InfeasibleBudgetError(
+        f"budget {format_bytes(job.budget_bytes)} was kept by none of {len(attempts)} plans: the least predicted is "
+        f"{format_bytes(min(a.predicted_bytes for a in attempts))}, but the device's allocator needed "
+        f"{format_bytes(least)}{hard}; raise {what} or lower the batch size",
+        job.budget_bytes,
+        least,
+        proven=False,
+    )
+
+
+def solving_seconds(seconds: dict[str, float]) -> float:
+    """Seconds of the time limit that are used up: a schedule from the cache counts as if it had been solved for now."""
+    return seconds.get("solve", 0.0) + seconds.get(_REUSED, 0.0)
+
+
+def _solve(graph: Graph, target: int, options: PlanOptions, seconds: dict[str, float]) -> Schedule:
+    """The schedule that was solved before for the same question, or a new one."""
+    begun, left = time.perf_counter(), max(1.0, options.time_limit - solving_seconds(seconds))
+
+    def progress(elapsed: float, cost: float, bound: float, gap: float) -> None:
+        text = f"overhead {cost / graph.base_cost - 1:.2%}, gap {gap:.2%}" if np.isfinite(cost) else "searching"
+        options.tell("solve", min(elapsed, left), left, text)
+
+    chosen = SolveOptions(time_limit=left, gap=options.gap, seed=options.seed, settle=True, progress=progress)
+    if not options.cache:
+        return solve(graph, target, options.strategy, chosen)
+    known = lookup(graph, target, options.strategy, chosen)
+    if known is not None:
+        seconds[_REUSED] = seconds.get(_REUSED, 0.0) + known.seconds
+        options.tell("solve", left, left, f"overhead {known.overhead:.2%}, gap {known.gap:.2%}, from the cache")
+        return known
+    with noted_interrupts() as interrupted:
+        schedule = solve(graph, target, options.strategy, chosen)
+    if not interrupted():  # else it is not the best that the time limit allows
+        store(replace(schedule, seconds=time.perf_counter() - begun), target, options.strategy, chosen)
+    return schedule
+
+
+def _least(graph: Graph, error: InfeasibleBudgetError, options: PlanOptions, seconds: dict[str, float]) -> Schedule:
+    """A schedule for the least budget that an error names: the cheapest found in a while, or else the error's own."""
+    cheaper = replace(options, time_limit=max(options.time_limit, solving_seconds(seconds) + _CHEAPER))
+    if error.sequence is None:
+        return _solve(graph, error.minimum_bytes, cheaper, seconds)
+    sequence = np.array(error.sequence, dtype=np.int64)
+    known = Schedule(graph, sequence, strategy=options.strategy, budget_bytes=error.minimum_bytes)
+    try:
+        return min(known, _solve(graph, error.minimum_bytes, cheaper, seconds), key=lambda schedule: schedule.cost)
+    except InfeasibleBudgetError:  # found sooner or later, and now later
+        return known
+
+
+def _measure(program: Program, plan: Plan, limit_bytes: int, device: Device) -> int | None:
+    batch = [example(program.static.tensors[id(t)]) for t in program.step.inputs]
+    step = fed_as_by_fit(lambda *inputs: emit(program, plan, limit_bytes, inputs), batch, device)
+    peak, reason = measure_peak(device, step, captured_variables(program.step.captures))
+    del step
+    gc.collect()  # functions lie in cycles, and hold batches
+    if peak is None:
+        log.warning("a plan ran out of memory while it was measured: %s", reason)
+    return peak
+
+
+@contextmanager
+def timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds[stage] = seconds.get(stage, 0.0) + time.perf_counter() - start

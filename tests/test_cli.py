@@ -149,6 +149,7 @@ def test_plan_of_a_keras_file(tmp_path):
     assert "predicted peak" in result.stdout
 
 
+@pytest.mark.feature("Faults", "no code is run from a file")
 def test_a_keras_file_never_runs_code(tmp_path):
     import keras
 

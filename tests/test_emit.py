@@ -10,7 +10,7 @@ import tensorflow as tf
 from cases import CASES, DENSE, assert_same_state, compile_quickly, make, program_of_case, train
 
 from checkmate_tf.execute.emit import _Emission, emit
-from checkmate_tf.grouping import group_computations
+from checkmate_tf.ordering import needed_order
 from checkmate_tf.schedule import keep_all
 from checkmate_tf.strategies import SolveOptions, solve
 from checkmate_tf.trace.ops import inputs_of, is_stateful
@@ -18,6 +18,15 @@ from checkmate_tf.trace.ops import inputs_of, is_stateful
 pytestmark = pytest.mark.usefixtures("fresh_keras")
 
 
+@pytest.mark.feature("Models", "functional models", name=["residual", "unet", "separable", "sums", "dense"])
+@pytest.mark.feature("Models", "Sequential models", name="sequential")
+@pytest.mark.feature("Models", "subclassed models", name="subclassed")
+@pytest.mark.feature("Models", "several inputs, outputs and losses", name="branches")
+@pytest.mark.feature("Models", "add_loss, weight and activity regularizers, GroupNormalization", name="regularized")
+@pytest.mark.feature("Models", "LSTM, GRU and Bidirectional", name="recurrent")
+@pytest.mark.feature("Models", "MultiHeadAttention, LayerNormalization, dropout", name="transformer")
+@pytest.mark.feature("Training", "custom train_step", name="own_step")
+@pytest.mark.feature("Training", "mixed_bfloat16", name="mixed")
 @pytest.mark.usefixtures("no_grappler")
 @pytest.mark.parametrize("name", CASES)
 def test_training_is_equal_bit_by_bit(name):
@@ -52,7 +61,7 @@ def _emission(name):
 
     def step(*inputs):
         emission = _Emission(program, tf.compat.v1.get_default_graph(), inputs)
-        emission.run(schedule.plan, group_computations(program.graph, schedule.plan, schedule.peak_bytes))
+        emission.run(schedule.plan, needed_order(program.graph, schedule.plan, schedule.peak_bytes))
         made.append(emission)
         return [emission.tensor(t) for t in program.step.outputs]
 

@@ -3,8 +3,8 @@
 Each computation of a node emits its operations anew, reading the newest copies of their inputs, so a value dies with
 its last reader and TensorFlow frees it: a deallocation needs no operation.
 
-TensorFlow would run every recomputation at once, and nothing would be saved, so groups of computations (see
-`grouping`) are put in order by control edges. Three rules keep the numbers and oneDNN's fusions what they are:
+TensorFlow would run every recomputation at once, and nothing would be saved, so computations wait by control edges for
+those that must have finished (see `ordering`). Three rules keep the numbers and oneDNN's fusions what they are:
 
 - an edge ends at a new Identity of one floating-point input, and starts at a new Identity of a result, never at the
   operations themselves: oneDNN fuses operations only if their control inputs agree (Conv2D with BiasAdd,
@@ -29,8 +29,8 @@ from typing import Any
 import tensorflow as tf
 
 from ..errors import PlanError
-from ..grouping import group_computations
-from ..plan import COMPUTE, Plan
+from ..ordering import needed_order
+from ..plan import Plan
 from ..trace.ops import SUMS, inputs_of, is_stateful
 from ..trace.program import LARGE, SHAPE, SMALL, SOURCE, VIEW, Program
 from ..trace.static import copy_attributes, copy_functions
@@ -67,7 +67,8 @@ def emit(
     plan : Plan
         For `program.graph`.
     limit_bytes : int
-        Memory that groups of unordered computations may use, constants included: the plan's peak or more.
+        Memory that computations may use which run in another order than the plan's, constants included: its peak or
+        more, or 0 for the plan's own order.
     inputs : sequence of tf.Tensor
         The batch, flattened as the traced step's inputs.
     checks : sequence of tf.Operation
@@ -79,7 +80,7 @@ def emit(
         What the step returns, in its own structure.
     """
     emission = _Emission(program, tf.compat.v1.get_default_graph(), inputs, checks)
-    emission.run(plan, group_computations(program.graph, plan, limit_bytes))
+    emission.run(plan, needed_order(program.graph, plan, limit_bytes))
     flat = [None if t is None else emission.tensor(t) for t in tf.nest.flatten(program.step.structured_outputs)]
     return tf.nest.pack_sequence_as(program.step.structured_outputs, flat)
 
@@ -104,9 +105,9 @@ class _Emission:
         self.current: dict[tf.Operation, list[tf.Tensor]] = {}  # outputs of the newest copy
         self.copies: dict[tf.Operation, list[tf.Operation]] = {}
         self.seen_from: dict[tf.Operation, tuple[int, ...]] = {}  # ids of the inputs of a view's newest copy
-        self.group_of: dict[int, int] = {}  # id of a tensor -> group whose barrier it comes after
-        self.group = 0
-        self.barrier: tf.Operation | None = None
+        self.comes_after: dict[int, int] = {}  # id of a tensor -> how many computations finish before it is made
+        self.wait = 0  # how many must have finished before the computation that is being emitted
+        self.barriers: dict[int, tf.Operation] = {}  # after so many computations
         self.finished: dict[tf.Operation, None] = {}  # what the next barrier waits for
         self.maker: dict[int, tf.Operation] = {}  # id of a tensor -> the copy that owns its buffer
         for given, t in zip(program.step.inputs, inputs, strict=True):
@@ -114,13 +115,13 @@ class _Emission:
         for external, internal in program.step.captures:
             self.current[internal.op] = [external]
 
-    def run(self, plan: Plan, groups: Sequence[int]) -> None:
-        computed: set[int] = set()
-        computations = [s.node for s in plan if s.op == COMPUTE]
-        for node, group in zip(computations, groups, strict=True):
-            if group != self.group:
-                self._close_group()
-                self.group = group
+    def run(self, plan: Plan, order: Sequence[int]) -> None:
+        """Emit all computations; each waits for as many of the first ones as `order` says."""
+        awaited, computed = set(order) - {0}, set[int]()
+        for position, node in enumerate(plan.sequence):
+            if position in awaited:
+                self._put_barrier(position)
+            self.wait = order[position]
             self._compute(node, first=node not in computed)
             computed.add(node)
 
@@ -142,7 +143,7 @@ class _Emission:
     def _compute(self, node: int, first: bool) -> None:
         for op in self.program.nodes[node]:
             large = self.program.classes[op] == LARGE
-            self._emit(op, gate=large and self.barrier is not None)
+            self._emit(op, gate=large and self.wait > 0)
             reads_large = any(self.program.classes.get(self.program.source_of(t).op) == LARGE for t in inputs_of(op))
             if (large or reads_large) and op.type not in _FUSED_LATER:
                 for t in inputs_of(op):  # whoever waits for this one need not wait for what it reads
@@ -153,12 +154,11 @@ class _Emission:
                 if op not in self.current:
                     self._emit(op)
 
-    def _close_group(self) -> None:
-        if not self.finished:
-            return
+    def _put_barrier(self, position: int) -> None:
+        """Something that runs when all that was emitted so far has run."""
         waits = [self._watched(op) for op in self.finished]
-        with self.graph.control_dependencies(waits if self.barrier is None else [self.barrier, *waits]):
-            self.barrier = tf.no_op(name="checkmate/barrier")
+        with self.graph.control_dependencies([*list(self.barriers.values())[-1:], *waits]):
+            self.barriers[position] = tf.no_op(name="checkmate/barrier")
         self.finished = {}
 
     def _watched(self, op: tf.Operation) -> tf.Operation:
@@ -170,21 +170,22 @@ class _Emission:
             return tf.identity(result, name="checkmate/done").op
 
     def _emit(self, op: tf.Operation, gate: bool = False) -> None:
-        """Emit one copy of an operation, after the current barrier if `gate` is set."""
+        """Emit one copy of an operation, after what its computation waits for if `gate` is set."""
         if self.shapes_known and self.program.classes.get(op) == SHAPE and self._emit_known(op):
             return
         inputs = [self.tensor(t) for t in inputs_of(op)]
         controls = [copy for c in op.control_inputs for copy in self._control(c)]
         if self.checks and is_stateful(op):
             controls += self.checks
-        ordered = any(self.group_of.get(id(t)) == self.group for t in inputs)  # comes after the barrier as it is
-        if gate and not ordered:
+        after = max((self.comes_after.get(id(t), 0) for t in inputs), default=0)
+        if gate and after < self.wait:
             gated = self._gated_inputs(op)
             if not gated:
-                controls.append(self.barrier)
+                controls.append(self.barriers[self.wait])
             for k in gated:
-                with self.graph.control_dependencies([self.barrier]):
+                with self.graph.control_dependencies([self.barriers[self.wait]]):
                     inputs[k] = tf.identity(inputs[k], name="checkmate/gate")
+            after = self.wait
         with self.graph.control_dependencies(controls), self.graph.device(op.device or None):
             copy = self.graph._create_op_internal(
                 op.type,
@@ -199,9 +200,7 @@ class _Emission:
         for k, t in enumerate(copy.outputs):
             source = inputs[k if op.type == "IdentityN" else 0] if view else None
             self.maker[id(t)] = copy if source is None else self.maker.get(id(source), copy)
-        if gate or ordered:
-            for t in copy.outputs:
-                self.group_of[id(t)] = self.group
+        self.comes_after |= {id(t): after for t in copy.outputs if after}
         self.copies.setdefault(op, []).append(copy)
 
     def _emit_known(self, op: tf.Operation) -> bool:

@@ -50,6 +50,7 @@ _TIGHT = 1.25  # a hard limit of the allocator is near when it is below this man
 _CLEAR = 0.72  # share of such a limit that a plan may be measured at: a quarter is lost to pieces too small to use
 _ROOM = 0.6  # share of such a limit that the first plan to be measured may take, by prediction
 _MOST = 0.88  # share of such a limit above which a plan is refused: sooner or later a step would run out of memory
+_LOOSE = 1.15  # of a predicted peak: what computations out of order may need; they seldom do, and it is measured
 _REUSED = "solved before"  # a stage: the seconds that schedules from the cache took when they were made
 
 
@@ -120,8 +121,16 @@ class Job:
     @property
     def most_bytes(self) -> int:
         """The most that a plan may be measured at."""
-        near = self.measure and near_limit(self.device, self.budget_bytes)
-        return min(self.budget_bytes, int(_MOST * self.device.limit_bytes)) if near else self.budget_bytes
+        return min(self.budget_bytes, int(_MOST * self.device.limit_bytes)) if self.near_limit else self.budget_bytes
+
+    @property
+    def near_limit(self) -> bool:
+        """Whether a plan that needs more than was predicted may run out of memory."""
+        return self.measure and near_limit(self.device, self.budget_bytes)
+
+    def limit_bytes(self, schedule: Schedule) -> int:
+        """What computations may need that do not keep the schedule's order; see `emit`."""
+        return int(_LOOSE * schedule.peak_bytes) if self.measure and not self.near_limit else schedule.peak_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +167,7 @@ def fit_given(job: Job, saved: dict[str, Any]) -> tuple[Candidate | None, list[A
         return Candidate(schedule, schedule.peak_bytes, None), []
     attempts: list[Attempt] = []
     for strict in (False, True):
-        limit = 0 if strict else schedule.peak_bytes
+        limit = 0 if strict else job.limit_bytes(schedule)
         attempts.append(_attempt(job, schedule, schedule.budget_bytes or schedule.peak_bytes, limit, int(strict)))
         measured = attempts[-1].measured_bytes
         if measured is not None and measured <= job.most_bytes:
@@ -195,7 +204,7 @@ def fit(job: Job, target: int | None = None) -> tuple[Candidate, list[Attempt]]:
         target = goal - int(_WASTE * max(0, budget_bytes - graph.constant_bytes))
     # Where the CPU's allocator has a hard limit near the budget, to run out of memory while measuring can be a crash:
     # oneDNN does not check all allocations. Start with room to spare, and stay away from the limit.
-    if job.measure and near_limit(device, budget_bytes):
+    if job.near_limit:
         target = min(target, int(_ROOM * device.limit_bytes))
         goal = min(goal, int(_CLEAR * device.limit_bytes))
     least: int | None = None
@@ -223,7 +232,7 @@ def fit(job: Job, target: int | None = None) -> tuple[Candidate, list[Attempt]]:
                 else:
                     strict, target = True, max(goal, known)
                     schedule = _solve(graph, target, options, seconds)
-        limit = 0 if strict else schedule.peak_bytes
+        limit = 0 if strict else job.limit_bytes(schedule)
         if not job.measure:
             return Candidate(schedule, limit, None), attempts
         if (schedule.peak_bytes, strict) in tried:

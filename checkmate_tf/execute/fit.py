@@ -42,6 +42,7 @@ log = logging.getLogger("checkmate_tf")
 # Share of the budget to aim for, since peaks differ from step to step; and of that, what is worth no further plan.
 _GOAL, _USED = 0.92, 0.94
 SURE, _SURE_STRICT = 0.95, 0.98  # share of the budget that a measured peak may take; a strict order varies less
+_NEAR = 1.1  # times the budget: other schedules with the least peak may lose less to the allocator's pieces
 _LOWER = 0.98  # share of the least peak predicted so far below which another plan is worth a measurement
 _CHEAPER = 8.0  # seconds at least to make the schedule with the least known peak cheaper
 _FREE = 0.005  # an overhead not worth another plan
@@ -191,7 +192,8 @@ def fit(job: Job, target: int | None = None) -> tuple[Candidate, list[Attempt]]:
     The first schedule to be measured fits `target`, or leaves what the allocator may be expected to lose. Each
     measurement corrects the target of the next one, down when the peak is over the budget and up when much of the
     budget is left. When nothing that fits the corrected target is feasible, the least that is comes next; then
-    computations are put in one strict order, which costs parallelism and makes the allocator's peak lower and steadier.
+    computations are put in one strict order, which costs parallelism and makes the allocator's peak lower and steadier;
+    and if that is near, other schedules with the least peak are tried.
     """
     graph, budget_bytes, device, options, seconds = job.graph, job.budget_bytes, job.device, job.options, job.seconds
     attempts: list[Attempt] = []
@@ -208,7 +210,7 @@ def fit(job: Job, target: int | None = None) -> tuple[Candidate, list[Attempt]]:
         target = min(target, int(_ROOM * device.limit_bytes))
         goal = min(goal, int(_CLEAR * device.limit_bytes))
     least: int | None = None
-    tried: set[tuple[int, bool]] = set()
+    tried: set[tuple[bytes, bool]] = set()
     for attempt in range(options.tries if job.measure else 1):
         with timed(seconds, "solve"):
             try:
@@ -227,17 +229,20 @@ def fit(job: Job, target: int | None = None) -> tuple[Candidate, list[Attempt]]:
                     break
                 elif known < _LOWER * min(a.predicted_bytes for a in attempts if a.strict == strict):
                     target, schedule = known, _least(graph, error, options, seconds)
-                elif strict:
-                    break
-                else:
+                elif not strict:
                     strict, target = True, max(goal, known)
                     schedule = _solve(graph, target, options, seconds)
+                elif (least or 0) <= _NEAR * budget_bytes:
+                    target = known
+                    schedule = _least(graph, error, replace(options, seed=options.seed + attempt), seconds)
+                else:
+                    break
         limit = 0 if strict else job.limit_bytes(schedule)
         if not job.measure:
             return Candidate(schedule, limit, None), attempts
-        if (schedule.peak_bytes, strict) in tried:
+        if (schedule.sequence.tobytes(), strict) in tried:
             break
-        tried.add((schedule.peak_bytes, strict))
+        tried.add((schedule.sequence.tobytes(), strict))
         attempts.append(_attempt(job, schedule, target, limit, attempt))
         measured = attempts[-1].measured_bytes
         if measured is None:

@@ -39,17 +39,16 @@ An answer, "checkmate-result/1", has "strategy", "solver", "status", "budget_byt
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
-from numbers import Integral, Real
-from typing import Any, NoReturn
+from numbers import Integral
+from typing import Any
 
 import numpy as np
 
 from .errors import GraphError, InfeasibleBudgetError, PlanError
 from .graph import BACKWARD, FORWARD, LOSS, Graph
-from .jsonfile import read_json, show_value, write_json
+from .jsonfile import FieldCheck, read_json, show_value, write_json
 from .plan import COMPUTE, DEALLOCATE, Plan
 from .schedule import Schedule
 
@@ -72,6 +71,7 @@ _NODE_FIELDS = ("name", "kind", "cost", "bytes", "inputs")
 _OPTIONAL_FIELDS = ("workspace_bytes", "held_bytes", "recompute_until")
 _MOST_BYTES = 2**62  # of all values together, so that no sum overflows
 _MOST_COST = 1e300
+_CHECK = FieldCheck(GraphError)
 
 
 # ---------------------------------------------------------------------------------------------------- graphs
@@ -126,14 +126,12 @@ def graph_from_dict(data: Any, source: str = "graph") -> Graph:
     -----
     O(nodes + edges).
     """
-    _check_object(data, source, _GRAPH_FIELDS)
+    _CHECK.fields(data, source, _GRAPH_FIELDS, ())
     if data["format"] != GRAPH_FORMAT:
-        _refuse(source, "format", data["format"], f'this version reads "{GRAPH_FORMAT}" only')
-    name, unit = _text(data["name"], source, "name"), _text(data["cost_unit"], source, "cost_unit")
-    constant = _whole(data["constant_bytes"], source, "constant_bytes", 0, "bytes")
-    nodes = data["nodes"]
-    if not isinstance(nodes, (list, tuple)):
-        _refuse(source, "nodes", nodes, "give a list of nodes")
+        _CHECK.refuse(source, "format", data["format"], f'this version reads "{GRAPH_FORMAT}" only')
+    name, unit = _CHECK.text(data["name"], source, "name"), _CHECK.text(data["cost_unit"], source, "cost_unit")
+    constant = _CHECK.whole(data["constant_bytes"], source, "constant_bytes", 0, _MOST_BYTES, "bytes")
+    nodes = _CHECK.items(data["nodes"], source, "nodes")
     if not nodes:
         raise GraphError(f"{source}: the graph is empty: give at least one node")
     n = len(nodes)
@@ -290,91 +288,34 @@ def _node(node: Any, i: int, n: int, source: str) -> dict[str, Any]:
     where = f"{source}: node {i}"
     if isinstance(node, dict) and isinstance(node.get("name"), str):
         where = f"{where} ({show_value(node['name'])})"
-    _check_object(node, where, _NODE_FIELDS, _OPTIONAL_FIELDS)
-    kind, inputs = node["kind"], node["inputs"]
+    _CHECK.fields(node, where, _NODE_FIELDS, _OPTIONAL_FIELDS)
+    kind = node["kind"]
     if not isinstance(kind, str) or kind not in _KINDS:
-        _refuse(where, "kind", kind, 'give "forward", "loss" or "backward"')
-    if not isinstance(inputs, (list, tuple)):
-        _refuse(where, "inputs", inputs, "give a list of indices of nodes")
-    size = _whole(node["bytes"], where, "bytes", 0, "bytes")
+        _CHECK.refuse(where, "kind", kind, 'give "forward", "loss" or "backward"')
+
+    def whole(field: str, default: int, least: int, most: int, unit: str) -> int:
+        return _CHECK.whole(node.get(field, default), where, field, least, most, unit)
+
+    size = whole("bytes", 0, 0, _MOST_BYTES, "bytes")
     return {
-        "name": _text(node["name"], where, "name"),
+        "name": _CHECK.text(node["name"], where, "name"),
         "kind": _KINDS[kind],
-        "cost": _cost(node["cost"], where),
+        "cost": _CHECK.number(node["cost"], where, "cost"),
         "bytes": size,
-        "inputs": [_input(value, where, i, n) for value in inputs],
-        "workspace_bytes": _whole(node.get("workspace_bytes", 0), where, "workspace_bytes", -size, "bytes"),
-        "held_bytes": _whole(node.get("held_bytes", 0), where, "held_bytes", 0, "bytes"),
-        "recompute_until": _whole(node.get("recompute_until", n), where, "recompute_until", 0, "stages", most=n),
+        "inputs": [_input(value, where, i, n) for value in _CHECK.items(node["inputs"], where, "inputs")],
+        "workspace_bytes": whole("workspace_bytes", 0, -size, _MOST_BYTES, "bytes"),
+        "held_bytes": whole("held_bytes", 0, 0, _MOST_BYTES, "bytes"),
+        "recompute_until": whole("recompute_until", n, 0, n, "stages"),
     }
 
 
 def _input(value: Any, where: str, i: int, n: int) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral):
-        _refuse(where, "inputs", value, "an input is the index of a node, a whole number")
+        _CHECK.refuse(where, "inputs", value, "an input is the index of a node, a whole number")
     j = int(value)
     if not 0 <= j < n:
-        _refuse(where, "inputs", j, f"out of range: there are {n} nodes, 0 to {n - 1}")
+        _CHECK.refuse(where, "inputs", j, f"out of range: there are {n} nodes, 0 to {n - 1}")
     if j >= i:
-        _refuse(
-            where, "inputs", j, f"an input must be below {i}: the graph is cyclic or not in topological order; sort it"
-        )
+        order = "the graph is cyclic or not in topological order; sort it"
+        _CHECK.refuse(where, "inputs", j, f"an input must be below {i}: {order}")
     return j
-
-
-def _cost(value: Any, where: str) -> float:
-    cost = _real(value)
-    if cost is None:
-        _refuse(where, "cost", value, "give a number")
-    if not math.isfinite(cost) or cost < 0:
-        _refuse(where, "cost", value, "give a number that is finite and not negative")
-    return cost
-
-
-def _whole(value: Any, where: str, field: str, least: int, unit: str, most: int = _MOST_BYTES) -> int:
-    whole = isinstance(value, Integral) and not isinstance(value, bool)
-    number: int | float | None = int(value) if whole else _real(value)
-    if number is None or (not whole and (not math.isfinite(number) or number != int(number))):
-        _refuse(where, field, value, f"give a whole number of {unit}")
-    if not least <= number <= most:
-        _refuse(where, field, value, f"give at least {least}" if number < least else f"give at most {most}")
-    return int(number)
-
-
-def _real(value: Any) -> float | None:
-    """As a float; infinite if it is too large for one; None if it is no number. A bool is none."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
-
-
-def _text(value: Any, where: str, field: str) -> str:
-    if not isinstance(value, str):
-        _refuse(where, field, value, "give text")
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            _refuse(where, field, value, "it is not valid Unicode")
-    return value
-
-
-def _check_object(value: Any, where: str, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
-    if not isinstance(value, dict):
-        raise GraphError(f"{where} is {show_value(value)}; give an object with the fields {', '.join(required)}")
-    missing = [field for field in required if field not in value]
-    if missing:
-        raise GraphError(f"{where} has no field {missing[0]!r}; all of {', '.join(required)} are required")
-    if len(value) == len(required):
-        return
-    known = (*required, *optional)
-    for field in value:
-        if field not in known and (near := difflib.get_close_matches(str(field)[:50].lower(), known, 1, 0.8)):
-            raise GraphError(f"{where} has an unknown field {show_value(field)}; is {near[0]!r} meant?")
-
-
-def _refuse(where: str, field: str, value: Any, advice: str) -> NoReturn:
-    raise GraphError(f"{where}: {field} is {show_value(value)}; {advice}")

@@ -6,8 +6,10 @@ import math
 import re
 from dataclasses import dataclass
 from numbers import Integral, Real
+from typing import Any
 
 from .errors import BudgetError
+from .jsonfile import show_value
 
 __all__ = ["Budget", "format_bytes", "parse_budget"]
 
@@ -16,6 +18,8 @@ for _power, _letter in enumerate("kmgt", start=1):
     _UNITS[f"{_letter}b"] = _UNITS[_letter] = 1000**_power
     _UNITS[f"{_letter}ib"] = 1024**_power
 
+_MOST_BYTES = 2**62
+_MOST_TEXT = 100  # characters: no number needs more
 _HELP = (
     'give bytes (700_000_000), a size ("700MB", "1.5GiB"), a fraction of the peak without rematerialization '
     '(0.6 or "60%"), or "auto"'
@@ -65,10 +69,13 @@ def parse_budget(value: object) -> Budget:
     if isinstance(value, bool) or value is None:
         raise BudgetError(f"budget {value!r} is not a size; {_HELP}")
     if isinstance(value, Integral):
-        return _sized(float(value), value)
+        return _sized(int(value), value)
     if isinstance(value, Real):
-        return _fraction(float(value), value) if 0 < float(value) <= 1 else _sized(float(value), value)
+        number: Any = value  # compared as it is: it may be too large for a float
+        return _fraction(float(number), value) if 0 < number <= 1 else _sized(number, value)
     if isinstance(value, str):
+        if len(value) > _MOST_TEXT:
+            raise BudgetError(f"budget {value[:20]!r}... has {len(value):,} characters; {_HELP}")
         text = value.strip().lower().replace("_", "").replace(",", "")
         if text == "auto":
             return Budget(auto=True)
@@ -76,10 +83,10 @@ def parse_budget(value: object) -> Budget:
         if match and match[2] == "%":
             return _fraction(float(match[1]) / 100, value)
         if match and match[2] in _UNITS:
-            number = float(match[1])
-            if match[2] == "" and "." in match[1] and 0 < number <= 1:
-                return _fraction(number, value)
-            return _sized(number * _UNITS[match[2]], value)
+            given = float(match[1])
+            if match[2] == "" and "." in match[1] and 0 < given <= 1:
+                return _fraction(given, value)
+            return _sized(given * _UNITS[match[2]], value)
     raise BudgetError(f"budget {value!r} cannot be read; {_HELP}")
 
 
@@ -89,9 +96,11 @@ def _fraction(number: float, given: object) -> Budget:
     return Budget(fraction=number)
 
 
-def _sized(number: float, given: object) -> Budget:
-    if not math.isfinite(number) or number < 1:
-        raise BudgetError(f"budget {given!r} is not a positive number of bytes; {_HELP}")
+def _sized(number: Any, given: object) -> Budget:
+    if not 1 <= number < math.inf:
+        raise BudgetError(f"budget {show_value(given)} is not a positive number of bytes; {_HELP}")
+    if number > _MOST_BYTES:
+        raise BudgetError(f"budget {show_value(given)} is more than 2**62 bytes; {_HELP}")
     return Budget(size_bytes=int(number))
 
 

@@ -366,6 +366,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.feature("Faults", "fuzzed files of graphs, schedules and profiles")
 @given(any_graphs(), st.data())
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_fuzzed_graphs_are_graphs_or_refused(graph, data):
@@ -397,6 +398,7 @@ def test_fuzzed_graphs_are_graphs_or_refused(graph, data):
     check(graph_to_dict(found), result_to_dict(schedule, budget_bytes=schedule.peak_bytes))
 
 
+@pytest.mark.feature("Faults", "fuzzed files of graphs, schedules and profiles")
 @given(st.data())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_fuzzed_files_are_graphs_or_refused(tmp_path, data):

@@ -172,6 +172,7 @@ def _at(document, *place, value):
     document[place[-1]] = value
 
 
+@pytest.mark.feature("Faults", "fuzzed files of graphs, schedules and profiles")
 @pytest.mark.parametrize(
     ("place", "value", "said"),
     [
@@ -313,6 +314,7 @@ def test_arrays_that_are_no_costs_are_refused(tmp_path, array, said):
         read_artifact(tmp_path / "a.npy")
 
 
+@pytest.mark.feature("Faults", "no code is run from a file")
 def test_arrays_never_run_code(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.save(tmp_path / "object.npy", np.array([_Trap()], dtype=object), allow_pickle=True)

@@ -28,7 +28,7 @@ __all__ = ["SOLVERS", "SolveCommand", "run_solve", "solve_budget"]
 SOLVERS = ("auto", "gurobi", "highs", "scip", "cp-sat", "pdlp")
 
 _LEAST_SECONDS = 2.0  # to look for the least budget: every answer shows it, so it must not take long
-_MOST_BYTES = 2**62
+_MOST_BYTES, _MOST_TEXT = 2**62, 100
 _WRONG_UNIT = 1000  # a number without a unit that is this many times too small was not meant as bytes
 _HELP = 'give bytes (700_000_000), a size ("700MB", "1.5GiB"), or a share of the peak without rematerialization ("60%")'
 
@@ -122,6 +122,8 @@ def solve_budget(text: str, graph: Graph) -> int:
         If it cannot be read, is negative, is a bare fraction, or is a number of bytes that shows that a unit was
         forgotten.
     """
+    if len(text) > _MOST_TEXT:
+        raise BudgetError(f"budget {text[:20]!r}... has {len(text):,} characters; {_HELP}")
     plain = text.strip().replace("_", "").replace(",", "")
     share = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*%", plain)
     if share:

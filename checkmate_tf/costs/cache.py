@@ -12,9 +12,10 @@ import logging
 import math
 import os
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+
+from ..jsonfile import write_text
 
 __all__ = ["cache_folder", "cache_path", "load", "save"]
 
@@ -74,7 +75,6 @@ def save(path: Path | None, measured: Mapping[str, float], unit: str = "us") -> 
     fresh = {key: float(value) for key, value in measured.items() if _plausible(key, value, unit)}
     if path is None or not fresh:
         return False
-    temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         merged = load(path, unit)
@@ -82,14 +82,9 @@ def save(path: Path | None, measured: Mapping[str, float], unit: str = "us") -> 
             merged.pop(key, None)  # rewritten entries move to the end, so that the oldest go first
         merged |= fresh
         content = {"format": _FORMAT, "unit": unit, unit: dict(list(merged.items())[-MAX_ENTRIES:])}
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem[:40], suffix=".tmp")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=0)
-        os.replace(temporary, path)
-    except OSError as error:
+        write_text(json.dumps(content, indent=0), path)
+    except OSError as error:  # OutputError is one
         _log.warning("the profile could not be cached in %s: %s", path, error)
-        if temporary is not None and os.path.exists(temporary):
-            os.unlink(temporary)
         return False
     return True
 
@@ -100,7 +95,7 @@ def _plausible(key: object, value: object, unit: str) -> bool:
         and len(key) <= MAX_KEY
         and isinstance(value, (int, float))
         and not isinstance(value, bool)
+        and 0 <= value <= MOST[unit]  # before it is made a float: a whole number may be too large for one
         and math.isfinite(value)
-        and (value > 0 or (value == 0 and unit == "bytes"))
-        and value <= MOST[unit]
+        and (value > 0 or unit == "bytes")
     )

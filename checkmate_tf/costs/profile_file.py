@@ -17,15 +17,14 @@ All fields are required, others are ignored. Nothing but values is read: no code
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from ..errors import CostError
-from ..jsonfile import read_json, show_value, write_json
+from ..jsonfile import FieldCheck, read_json, show_value, write_json
 from .profile_table import LAYER_KINDS, LEVELS, ProfileTable
 
 __all__ = [
@@ -41,21 +40,16 @@ __all__ = [
 PROFILE_FORMAT = "checkmate-profile/1"
 MAX_FILE_BYTES = 64 << 20
 MAX_FILES = 1_000  # of a folder
-MAX_NODES, MAX_BATCHES, MAX_BATCH = 500_000, 1_000, 2**31
+MAX_NODES, MAX_BATCHES, MAX_BATCH, MAX_RANK = 500_000, 1_000, 2**31, 100
+MAX_TEXT = 10_000  # characters
 MOST_US = 3.6e9  # an hour
 
 _FIELDS = (
-    "model",
-    "inputs",
-    "parameters",
-    "device",
-    "versions",
-    "precision",
-    "level",
-    "batch_sizes",
-    "unit",
-    "nodes",
+    *("model", "inputs", "parameters", "device", "versions"),
+    *("precision", "level", "batch_sizes", "unit", "nodes"),
 )
+_NODE_FIELDS = ("name", "kind", "median", "spread", "repetitions")
+_CHECK = FieldCheck(CostError)
 
 
 def profile_to_dict(table: ProfileTable) -> dict[str, Any]:
@@ -103,31 +97,29 @@ def profile_from_dict(data: Any, source: str = "profile") -> ProfileTable:
         raise CostError(
             f'{source} is not a profile in the format "{PROFILE_FORMAT}": write one with checkmate-tf profile'
         )
-    missing = [field for field in _FIELDS if field not in data]
-    if missing:
-        raise CostError(f"{source} has no field {missing[0]!r}; all of {', '.join(_FIELDS)} are required")
-    texts = {key: _text(data[key], source, key) for key in ("model", "device", "precision", "level", "unit")}
+    _CHECK.fields(data, source, _FIELDS)
+    texts = {
+        key: _CHECK.text(data[key], source, key, MAX_TEXT) for key in ("model", "device", "precision", "level", "unit")
+    }
     if texts["unit"] != "us":
-        _refuse(source, "unit", data["unit"], 'give times in microseconds, "us"')
+        _CHECK.refuse(source, "unit", data["unit"], 'give times in microseconds, "us"')
     if texts["level"] not in LEVELS:
-        _refuse(source, "level", data["level"], f"give one of {', '.join(LEVELS)}")
-    batch_sizes = _list(data["batch_sizes"], source, "batch_sizes", MAX_BATCHES)
-    sizes = tuple(_whole(value, source, "batch_sizes", MAX_BATCH, least=1) for value in batch_sizes)
+        _CHECK.refuse(source, "level", data["level"], f"give one of {', '.join(LEVELS)}")
+    batch_sizes = _CHECK.items(data["batch_sizes"], source, "batch_sizes", 1, MAX_BATCHES)
+    sizes = tuple(_CHECK.whole(value, source, "batch_sizes", 1, MAX_BATCH) for value in batch_sizes)
     if list(sizes) != sorted(set(sizes)):
-        _refuse(source, "batch_sizes", sizes, "give them ascending, each once")
-    versions = data["versions"]
-    if not isinstance(versions, dict) or not all(isinstance(v, str) for v in versions.values()):
-        _refuse(source, "versions", versions, "give an object of texts")
+        _CHECK.refuse(source, "batch_sizes", sizes, "give them ascending, each once")
     nodes = [
         _node(node, f"{source}: node {i}", len(sizes), texts["level"])
-        for i, node in enumerate(_list(data["nodes"], source, "nodes", MAX_NODES))
+        for i, node in enumerate(_CHECK.items(data["nodes"], source, "nodes", 1, MAX_NODES))
     ]
+    inputs = _CHECK.items(data["inputs"], source, "inputs", 1, MAX_NODES)
     return ProfileTable(
         model=texts["model"],
-        inputs=tuple(_shape(shape, source) for shape in _list(data["inputs"], source, "inputs", MAX_NODES)),
-        parameters=_whole(data["parameters"], source, "parameters", 2**62),
+        inputs=tuple(_shape(shape, source) for shape in inputs),
+        parameters=_CHECK.whole(data["parameters"], source, "parameters", 0, 2**62),
         device=texts["device"],
-        versions=versions,
+        versions=_versions(data["versions"], source),
         precision=texts["precision"],
         level=texts["level"],
         batch_sizes=sizes,
@@ -223,62 +215,37 @@ def _load(path: str | os.PathLike[str]) -> Any:
 
 
 def _node(node: Any, where: str, batches: int, level: str) -> tuple[str, str, list[float], list[float], list[int]]:
-    if not isinstance(node, dict):
-        raise CostError(
-            f"{where} is {show_value(node)}; give an object with name, kind, median, spread and repetitions"
-        )
-    if isinstance(node.get("name"), str):
+    if isinstance(node, dict) and isinstance(node.get("name"), str):
         where = f"{where} ({show_value(node['name'])})"
-    missing = [field for field in ("name", "kind", "median", "spread", "repetitions") if field not in node]
-    if missing:
-        raise CostError(f"{where} has no field {missing[0]!r}")
-    kind = _text(node["kind"], where, "kind")
+    _CHECK.fields(node, where, _NODE_FIELDS)
+    kind = _CHECK.text(node["kind"], where, "kind", MAX_TEXT)
     if level == "layer" and kind not in LAYER_KINDS.values():
-        _refuse(where, "kind", kind, f"give one of {', '.join(LAYER_KINDS.values())}")
-    for field in ("median", "spread", "repetitions"):
-        if len(_list(node[field], where, field, MAX_BATCHES)) != batches:
-            _refuse(where, field, node[field], f"give one entry for each of the {batches} batch sizes")
-    median = [_time(value, where, "median") for value in node["median"]]
+        _CHECK.refuse(where, "kind", kind, f"give one of {', '.join(LAYER_KINDS.values())}")
+    columns = {field: _CHECK.items(node[field], where, field) for field in ("median", "spread", "repetitions")}
+    for field, column in columns.items():
+        if len(column) != batches:
+            _CHECK.refuse(where, field, column, f"give one entry for each of the {batches} batch sizes")
+    median = [_time(value, where, "median") for value in columns["median"]]
     if not all(median):
-        _refuse(where, "median", 0, "a cost must be above 0")
-    spread = [_time(value, where, "spread") for value in node["spread"]]
-    runs = [_whole(value, where, "repetitions", 2**31) for value in node["repetitions"]]
-    return _text(node["name"], where, "name"), kind, median, spread, runs
-
-
-def _shape(value: Any, source: str) -> tuple[int | None, ...]:
-    return tuple(
-        None if d is None else _whole(d, source, "inputs", MAX_BATCH) for d in _list(value, source, "inputs", 100)
-    )
+        _CHECK.refuse(where, "median", 0, "a cost must be above 0")
+    spread = [_time(value, where, "spread") for value in columns["spread"]]
+    runs = [_CHECK.whole(value, where, "repetitions", 0, 2**31) for value in columns["repetitions"]]
+    return _CHECK.text(node["name"], where, "name", MAX_TEXT), kind, median, spread, runs
 
 
 def _time(value: Any, where: str, field: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        _refuse(where, field, value, "give microseconds, a number")
-    if not 0 <= value <= MOST_US or not math.isfinite(value):
-        _refuse(where, field, value, "give microseconds from 0 to an hour")
-    return float(value)
+    return _CHECK.number(value, where, field, 0.0, MOST_US, "give microseconds from 0 to an hour")
 
 
-def _whole(value: Any, where: str, field: str, most: int, least: int = 0) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        _refuse(where, field, value, f"give a whole number from {least} to {most}")
-    return value
+def _shape(value: Any, source: str) -> tuple[int | None, ...]:
+    sizes = _CHECK.items(value, source, "inputs", 1, MAX_RANK)
+    return tuple(None if d is None else _CHECK.whole(d, source, "inputs", 0, MAX_BATCH) for d in sizes)
 
 
-def _list(value: Any, where: str, field: str, most: int) -> list[Any]:
-    if not isinstance(value, list) or not value:
-        _refuse(where, field, value, "give a list that is not empty")
-    if len(value) > most:
-        _refuse(where, field, value, f"it has {len(value)} entries, more than {most}")
-    return value
-
-
-def _text(value: Any, where: str, field: str) -> str:
-    if not isinstance(value, str) or len(value) > 10_000:
-        _refuse(where, field, value, "give text of at most 10,000 characters")
-    return value
-
-
-def _refuse(where: str, field: str, value: Any, advice: str) -> NoReturn:
-    raise CostError(f"{where}: {field} is {show_value(value)}; {advice}")
+def _versions(value: Any, source: str) -> dict[str, str]:
+    if not isinstance(value, dict):
+        _CHECK.refuse(source, "versions", value, "give an object of texts")
+    return {
+        _CHECK.text(key, source, "versions", MAX_TEXT): _CHECK.text(text, source, "versions", MAX_TEXT)
+        for key, text in value.items()
+    }

@@ -77,6 +77,7 @@ class Controller:
         model = self.model
         self.before = {k: model.__dict__[k] for k in ("train_step", "make_train_function") if k in model.__dict__}
         self.jit_compile = model.jit_compile
+        _put(model, "_checkmate_controller", self)  # first, so that `restore` undoes an interrupted call
         make = model.make_train_function
 
         def train_step(data: Any) -> Any:
@@ -94,7 +95,6 @@ class Controller:
         _put(model, "train_step", train_step)
         _put(model, "make_train_function", make_train_function)
         _put(model, "checkmate", self.report)
-        _put(model, "_checkmate_controller", self)
         _put(model, "train_function", None)
         model.jit_compile = False
 
@@ -223,7 +223,18 @@ def build_training(model: keras.Model) -> None:
     if getattr(step, "__func__", None) is not keras.Model.train_step:
         return
     if getattr(model, "compiled", False) and model.optimizer is not None and not model.optimizer.built:
-        model.optimizer.build(model.trainable_variables)
+        _build_whole(model.optimizer, model.trainable_variables)
+
+
+def _build_whole(optimizer: keras.Optimizer, variables: list[Any]) -> None:
+    """Make all slots or none: Keras calls an optimizer built before it has them all."""
+    before = list(optimizer._variables)
+    try:
+        optimizer.build(variables)
+    except BaseException:
+        optimizer.built = False
+        optimizer._variables[:] = before
+        raise
 
 
 def _limit_batch(flat: list[tf.Tensor], spec: list[Any], batch_size: int) -> tuple[list[tf.Tensor], list[tf.Operation]]:

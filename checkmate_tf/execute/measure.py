@@ -6,6 +6,7 @@ environment before TensorFlow starts).
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -106,8 +107,23 @@ def _restore(variables: Sequence[Any], values: Sequence[Any]) -> None:
             if isinstance(v, _Captured):
                 v.release()
     finally:
-        for v, value in zip(variables, values, strict=True):
-            v.assign(value)
+        _assign_all(variables, values)
+
+
+def _assign_all(variables: Sequence[Any], values: Sequence[Any]) -> None:
+    """Give each variable its value, whatever comes up meanwhile (Ctrl-C, no memory); that is raised at the end."""
+    raised: BaseException | None = None
+    for v, value in zip(variables, values, strict=True):
+        for last in (False, True):
+            try:
+                v.assign(value)
+                break
+            except BaseException as error:  # noqa: BLE001 - a variable without its value is worse
+                if last or not isinstance(error, Exception):
+                    raised = error
+                gc.collect()  # what was running when memory ended may still hold some
+    if raised is not None:
+        raise raised
 
 
 def captured_variables(captures: Sequence[tuple[Any, tf.Tensor]]) -> list[_Captured]:

@@ -6,8 +6,12 @@ first figure is made.
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from ..errors import OutputError
+from ..jsonfile import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,15 +36,38 @@ def new_figure(size_inches: tuple[float, float]) -> Figure:
 
 
 def finish(figure: Figure, path: str | Path | None, dpi: int) -> Figure:
-    """Show all text as it is (a `$` in a name begins no formula), and write the picture if there is a path."""
+    """Show all text as it is (a `$` in a name begins no formula), and write the picture if there is a path.
+
+    The path's suffix tells the format, PNG if it has none. Its folder is made. The file is written whole or not at all.
+
+    Raises
+    ------
+    OutputError
+        If the format is unknown, or the folder or the file cannot be written.
+    """
     from matplotlib.text import Text
 
     for text in figure.findobj(Text):
         text.set_parse_math(False)
     if path is not None:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=dpi)
+        _save(figure, Path(path), dpi)
     return figure
+
+
+def _save(figure: Figure, path: Path, dpi: int) -> None:
+    target = path if path.suffix else Path(f"{path}.png")
+    known = figure.canvas.get_supported_filetypes()
+    if target.suffix[1:].lower() not in known:
+        raise OutputError(
+            f"{str(path)!r} has a suffix that is none of a picture; give one of {', '.join(sorted(known))}"
+        )
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"the folder {str(target.parent)!r} cannot be made: {error.strerror or error}") from None
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=target.suffix[1:].lower(), dpi=dpi)
+    write_bytes(buffer.getvalue(), target)
 
 
 def short(name: str, length: int = 40) -> str:

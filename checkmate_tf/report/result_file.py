@@ -6,21 +6,23 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from ..errors import PlanError
 from ..graph import Graph
 from ..interchange import RESULT_FORMAT
-from ..jsonfile import read_json
+from ..jsonfile import FieldCheck, read_json
 from ..plan import ALLOCATE, COMPUTE, DEALLOCATE, Evaluation, Plan, Statement, evaluate
 from ..schedule import Schedule
 
 __all__ = ["Answer", "answer_from_dict", "load_json"]
 
-_MOST_STATEMENTS = 4_000_000
+_MOST_STATEMENTS, _MOST_READS = 4_000_000, 20_000_000
 _NUMBERS = ("budget_bytes", "cost", "base_cost", "peak_bytes", "lower_bound", "gap", "seconds", "minimum_budget_bytes")
 _TEXTS = ("strategy", "solver", "status")
 _TOLERANCE = 1e-6  # relative, of costs
+_MOST = 1e300
+_CHECK = FieldCheck(PlanError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +95,7 @@ def answer_from_dict(data: Any, graph: Graph, source: str = "result") -> Answer:
     """
     if not isinstance(data, dict) or data.get("format") != RESULT_FORMAT:
         given = data.get("format") if isinstance(data, dict) else data
-        _refuse(source, "format", given, f'give a result of checkmate-tf solve ("{RESULT_FORMAT}")')
+        _CHECK.refuse(source, "format", given, f'give a result of checkmate-tf solve ("{RESULT_FORMAT}")')
     claims: dict[str, Any] = {field: _text(data, field, source) for field in _TEXTS}
     claims |= {field: _number(data, field, source) for field in _NUMBERS}
     plan = data.get("plan")
@@ -120,13 +122,10 @@ def answer_from_dict(data: Any, graph: Graph, source: str = "result") -> Answer:
 
 def _plan(rows: Any, graph: Graph, source: str) -> Plan:
     """The statements with a register each: at most one copy of a value is in memory, so a node tells its register."""
-    if not isinstance(rows, list):
-        _refuse(source, "plan", rows, "give a list of statements")
-    if len(rows) > _MOST_STATEMENTS:
-        raise PlanError(f"{source}: the plan has {len(rows):,} statements; at most {_MOST_STATEMENTS:,} are read")
+    rows = _CHECK.items(rows, source, "plan", most=_MOST_STATEMENTS)
     statements: list[Statement] = []
     live: dict[int, int] = {}
-    registers = 0
+    registers = read = 0
     for k, row in enumerate(rows):
         where = f"plan[{k}]"
         op, node = _statement(row, len(graph), source, where)
@@ -140,6 +139,9 @@ def _plan(rows: Any, graph: Graph, source: str) -> Plan:
         missing = [i for i in graph.inputs[node] if i not in live]
         if missing:
             raise PlanError(f"{source}: {where} computes node {node} while its input {missing[0]} is not in memory")
+        read += len(graph.inputs[node])
+        if read > _MOST_READS:
+            raise PlanError(f"{source}: the plan reads more than {_MOST_READS:,} values; give a shorter plan")
         live[node] = registers
         statements.append(Statement(ALLOCATE, node, registers))
         reads = tuple(live[i] for i in graph.inputs[node])
@@ -154,31 +156,16 @@ def _statement(row: Any, n: int, source: str, where: str) -> tuple[str, int]:
     op, node = row if isinstance(row, list) and len(row) == 2 else (None, None)
     whole = isinstance(node, int) and not isinstance(node, bool)
     if op not in (COMPUTE, DEALLOCATE) or not whole or not 0 <= node < n:
-        _refuse(source, where, row, f'give ["compute", i] or ["deallocate", i] with a node i from 0 to {n - 1}')
+        _CHECK.refuse(source, where, row, f'give ["compute", i] or ["deallocate", i] with a node i from 0 to {n - 1}')
     return op, node
 
 
 def _number(data: dict[str, Any], field: str, source: str) -> float | None:
     value = data.get(field)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > 1e300:
-        _refuse(source, field, value, "give a number, or null")
-    return float(value)
+    return None if value is None else _CHECK.number(value, source, field, -_MOST, _MOST, "give a number, or null")
 
 
 def _text(data: dict[str, Any], field: str, source: str) -> str:
-    value = data.get(field)
-    if not isinstance(value, str):
-        _refuse(source, field, value, "give text")
-    return value.encode("utf-8", "replace").decode()
-
-
-def _refuse(source: str, field: str, value: Any, advice: str) -> NoReturn:
-    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 200:
-        shown = "a number of more than 60 digits"
-    elif isinstance(value, (list, dict)):
-        shown = f"{'a list' if isinstance(value, list) else 'an object'} of {len(value)}"
-    else:
-        shown = "missing or null" if value is None else ascii(value)[:60]
-    raise PlanError(f"{source}: {field} is {shown}; {advice}")
+    if data.get(field) is None:
+        raise PlanError(f"{source}: {field} is missing or null; give text")
+    return _CHECK.text(data[field], source, field)

@@ -49,15 +49,16 @@ class JsonProcess:
     def __init__(self, module: str, arrays: Mapping[str, Any]) -> None:
         self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._process: subprocess.Popen[str] | None = None
-        self._temporary = tempfile.TemporaryDirectory(prefix="checkmate_tf_")
-        self.folder = Path(self._temporary.name)
-        path = self.folder / "problem.npz"
-        np.savez(path, **arrays)
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
         root = str(Path(__file__).resolve().parents[2])
         # Appended, so that the folder which holds the package (often site-packages) shadows nothing.
         paths = [os.environ.get("PYTHONPATH", ""), root]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
         try:
+            self._temporary = tempfile.TemporaryDirectory(prefix="checkmate_tf_")
+            self.folder = Path(self._temporary.name)
+            path = self.folder / "problem.npz"
+            np.savez(path, **arrays)
             self._process = subprocess.Popen(
                 [sys.executable, "-m", module, str(path)],
                 stdin=subprocess.DEVNULL,
@@ -67,7 +68,7 @@ class JsonProcess:
                 env=environment,
                 start_new_session=True,  # Ctrl-C is the parent's to handle
             )
-        except OSError as error:
+        except OSError as error:  # also: no space for the folder or the file
             log.warning("the solver process did not start (%s)", error)
             return
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -132,7 +133,8 @@ class JsonProcess:
             self._reader.join(1.0)
             if self._process.stdout is not None:
                 self._process.stdout.close()
-        self._temporary.cleanup()
+        if self._temporary is not None:
+            self._temporary.cleanup()
 
 
 def say(**message: Any) -> None:

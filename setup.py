@@ -33,6 +33,8 @@ setup(
     ],
     extras_require={
         "demo": ["scikit-learn>=1.4,<2"],
+        "docs": ["sphinx>=9,<10", "myst-parser>=5,<6", "numpydoc>=1.9,<2", "furo>=2025.12,<2027"],
+        "hub": ["keras-hub>=0.32,<0.33"],
         "test": [
             "pytest>=8,<10",
             "pytest-xdist>=3.6,<4",
@@ -40,6 +42,8 @@ setup(
             "ruff>=0.9,<1",
             "mypy>=1.14,<3",
             "scikit-learn>=1.4,<2",
+            "tensorboard>=2.16,<2.22",
+            "tf_keras>=2.16,<2.22",
         ],
     },
     entry_points={"console_scripts": ["checkmate-tf=checkmate_tf.cli:main"]},

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from cases import BATCH, CASES, DENSE, Subclassed, assert_same_state, compile_quickly, dense_model, make, state, train
+from cases import BATCH, CASES, DENSE, Subclassed, assert_same_state, compile_quickly, make, state, train
 
 import checkmate_tf
 from checkmate_tf.errors import (
@@ -144,6 +144,9 @@ def _with_layer(function, **options):
     return model
 
 
+@pytest.mark.feature(
+    "Models", "sizes that depend on data", refused="memory cannot be planned; the error names the tensor"
+)
 def test_sizes_that_data_decides():
     def pick(x):
         kept = tf.boolean_mask(x, x[:, 0, 0] > 0)
@@ -175,6 +178,9 @@ def test_a_step_that_fails():
     _refused(model, TraceError, "ZeroDivisionError: on purpose")
 
 
+@pytest.mark.feature(
+    "Many devices", "a model in the scope of a strategy with several replicas", refused="one budget is for one device"
+)
 def test_two_devices():
     """A strategy over two devices is refused; logical devices must be made before TensorFlow starts."""
     program = """
@@ -215,12 +221,18 @@ def test_unknown_names(trained):
     _refused(trained, StrategyError, "'magic' is unknown; choose one of", strategy="magic")
 
 
-def test_explicit_jit_compile():
-    _refused(
-        dense_model(jit_compile=True), JitCompileError, "jit_compile=True.*Compile the model with jit_compile=False"
-    )
+@pytest.mark.feature("XLA", "jit_compile=True with what XLA does not know", refused="its own message")
+def test_a_step_that_xla_cannot_compile():
+    def as_text(x):
+        return x + tf.strings.to_number(tf.strings.as_string(tf.stop_gradient(tf.reduce_sum(x))))
+
+    stack = [keras.layers.Lambda(as_text), keras.layers.Flatten(), keras.layers.Dense(4, "softmax")]
+    model = keras.Sequential([keras.Input((64, 8)), *stack])
+    model.compile("sgd", "sparse_categorical_crossentropy", jit_compile=True)
+    _refused(model, JitCompileError, "XLA cannot compile.*jit_compile=False", verify=True, budget="1GB")
 
 
+@pytest.mark.feature("Models", "ragged and sparse inputs", refused="no size follows from the batch size")
 def test_ragged_and_sparse_data(trained):
     y = np.zeros(2, "int64")
     ragged = tf.data.Dataset.from_tensors((tf.ragged.constant([[1.0], [1.0, 2.0]]), y))
@@ -259,6 +271,7 @@ def test_a_larger_batch_for_gradients():
     function(x[:4], y[:4])
 
 
+@pytest.mark.feature("Faults", "a refused model trains as it did")
 def test_a_refused_model_trains_as_before(no_grappler):
     plain, refused = make(DENSE), make(DENSE)
     for model in (plain, refused):
@@ -269,6 +282,7 @@ def test_a_refused_model_trains_as_before(no_grappler):
     assert_same_state(plain, refused)
 
 
+@pytest.mark.feature("Faults", "a refused model trains as it did")
 def test_a_refused_second_compile_keeps_the_first():
     model = compile_quickly(make(DENSE), DENSE)
     first, step = model.checkmate, model.train_step
@@ -278,6 +292,7 @@ def test_a_refused_second_compile_keeps_the_first():
     train(model, DENSE)
 
 
+@pytest.mark.feature("Faults", "a refused model trains as it did")
 def test_a_model_refused_before_its_first_fit(no_grappler):
     """Building optimizer slots and metrics on the way to a refusal changes no number."""
     case = CASES["subclassed"]

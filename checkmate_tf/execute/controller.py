@@ -12,10 +12,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from ..errors import BatchSizeError, InfeasibleBudgetError
+from ..errors import BatchSizeError, CheckmateError, InfeasibleBudgetError
 from ..report import Report
 from ..units import Budget, format_bytes
 from .fit import PlanOptions, near_limit
+from .frameworks import loss_of
 from .measure import find_device
 from .planner import PlannedStep, expected_peak_bytes, plan_again, plan_step
 from .spec import spec_of_tensors
@@ -80,23 +81,37 @@ class Controller:
         _put(model, "_checkmate_controller", self)  # first, so that `restore` undoes an interrupted call
         make = model.make_train_function
 
+        @tf.autograph.experimental.do_not_convert  # tf_keras converts what its step calls
         def train_step(data: Any) -> Any:
             result = self.step(data)
             _put(model, "checkmate", self.report)
             return result
 
-        def make_train_function(force: bool = False) -> None:
+        def make_train_function(force: bool = False) -> Any:
             if not force:
                 self.make_room()
-            make(force)
+            self._make_plainly(make, force)
             if not getattr(model.train_function, "checkmate", False):
                 _put(model, "train_function", _guard(model.train_function, self.watch))
+            return model.train_function  # Keras 3 reads the attribute, tf_keras the result
 
         _put(model, "train_step", train_step)
         _put(model, "make_train_function", make_train_function)
         _put(model, "checkmate", self.report)
         _put(model, "train_function", None)
+        model.jit_compile = self.options.jit_compile
+
+    def _make_plainly(self, make: Callable[..., Any], force: bool) -> None:
+        """Make the train function without XLA: the planned step compiles itself, after the checks of its batch."""
+        model = self.model
+        if not model.jit_compile:  # to set it, even so, would make Keras 2 forget its functions
+            make(force)
+            return
         model.jit_compile = False
+        try:
+            make(force)
+        finally:
+            model.jit_compile = True
 
     def detach(self) -> None:
         """Take it out again."""
@@ -204,7 +219,7 @@ class Controller:
     def _state(self) -> tuple[int, ...]:
         """Changes when the model is compiled again, or a layer is frozen."""
         model = self.model
-        compiled = (id(getattr(model, "optimizer", None)), id(getattr(model, "_compile_loss", None)))
+        compiled = (id(getattr(model, "optimizer", None)), id(loss_of(model)))
         return (*compiled, *(id(v) for v in model.trainable_variables))
 
 
@@ -269,6 +284,8 @@ class batch_errors:  # noqa: N801 - reads as a context
         return None
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, Exception) and isinstance(error.__context__, CheckmateError):
+            raise error.__context__ from None  # autograph, under tf_keras, raises its own in the place of ours
         if isinstance(error, tf.errors.InvalidArgumentError) and _TOO_LARGE in str(error):
             planned = str(error).split(_TOO_LARGE, 1)[1].split()[0]
             raise BatchSizeError(_batch_message(planned, "more")) from None

@@ -18,9 +18,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from ..costs import CostSpec
-from ..errors import InfeasibleBudgetError, PlanError
+from ..errors import InfeasibleBudgetError, JitCompileError, PlanError
 from ..graph import Graph
 from ..plan import Plan
 from ..report import Attempt
@@ -34,6 +35,7 @@ from .emit import emit
 from .interrupts import noted_interrupts
 from .measure import Device, captured_variables, fed_as_by_fit, measure_peak
 from .spec import example
+from .xla import emit_compiled
 
 __all__ = ["SURE", "Candidate", "Job", "PlanOptions", "fit", "fit_given", "near_limit", "solving_seconds", "timed"]
 
@@ -79,6 +81,8 @@ class PlanOptions:
         Use a schedule that was solved before, and keep those that are solved now.
     schedule : path or None
         A saved schedule for the first structure of data, to be used instead of solving.
+    jit_compile : bool
+        Let XLA compile the planned step.
     """
 
     budget: Budget = field(default_factory=lambda: parse_budget("auto"))
@@ -92,6 +96,7 @@ class PlanOptions:
     progress: Callable[[str, float, float, str], None] | None = None
     cache: bool = True
     schedule: str | os.PathLike[str] | None = None
+    jit_compile: bool = False
 
     def tell(self, stage: str, done: float, total: float, text: str = "") -> None:
         """Report progress, if anybody listens."""
@@ -167,7 +172,7 @@ def fit_given(job: Job, saved: dict[str, Any]) -> tuple[Candidate | None, list[A
     if not job.measure:
         return Candidate(schedule, schedule.peak_bytes, None), []
     attempts: list[Attempt] = []
-    for strict in (False, True):
+    for strict in (False,) if job.options.jit_compile else (False, True):
         limit = 0 if strict else job.limit_bytes(schedule)
         attempts.append(_attempt(job, schedule, schedule.budget_bytes or schedule.peak_bytes, limit, int(strict)))
         measured = attempts[-1].measured_bytes
@@ -182,7 +187,7 @@ def _attempt(job: Job, schedule: Schedule, target: int, limit: int, attempt: int
     with timed(job.seconds, "emit and measure"):
         text = f"predicted {format_bytes(schedule.peak_bytes)}"
         job.options.tell("measure", min(attempt, job.options.tries), job.options.tries, text)
-        measured = _measure(job.program, schedule.plan, limit, job.device)
+        measured = _measure(job, schedule.plan, limit)
     return Attempt(target, schedule.peak_bytes, measured, schedule.overhead, not limit)
 
 
@@ -229,6 +234,8 @@ def fit(job: Job, target: int | None = None) -> tuple[Candidate, list[Attempt]]:
                     break
                 elif known < _LOWER * min(a.predicted_bytes for a in attempts if a.strict == strict):
                     target, schedule = known, _least(graph, error, options, seconds)
+                elif options.jit_compile:  # XLA has an order of its own
+                    break
                 elif not strict:
                     strict, target = True, max(goal, known)
                     schedule = _solve(graph, target, options, seconds)
@@ -323,10 +330,23 @@ def _least(graph: Graph, error: InfeasibleBudgetError, options: PlanOptions, sec
         return known
 
 
-def _measure(program: Program, plan: Plan, limit_bytes: int, device: Device) -> int | None:
+def _measure(job: Job, plan: Plan, limit_bytes: int) -> int | None:
+    program, device = job.program, job.device
+
+    def planned(*inputs: tf.Tensor) -> Any:
+        return emit_compiled(program, plan, inputs) if xla else emit(program, plan, limit_bytes, inputs)
+
+    xla = job.options.jit_compile
     batch = [example(program.static.tensors[id(t)]) for t in program.step.inputs]
-    step = fed_as_by_fit(lambda *inputs: emit(program, plan, limit_bytes, inputs), batch, device)
-    peak, reason = measure_peak(device, step, captured_variables(program.step.captures))
+    step = fed_as_by_fit(planned, batch, device)
+    try:
+        peak, reason = measure_peak(device, step, captured_variables(program.step.captures))
+    except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
+        if not xla:
+            raise
+        why = str(error.message).strip().splitlines()[0][:300]
+        what = f"XLA cannot compile the step of {program.graph.name!r}"
+        raise JitCompileError(f"{what} ({why}): compile the model with jit_compile=False") from error
     del step
     gc.collect()  # functions lie in cycles, and hold batches
     if peak is None:

@@ -17,6 +17,7 @@ from ..graph import Graph
 from ..units import parse_budget
 from .controller import Controller, batch_errors, build_training
 from .fit import PlanOptions
+from .frameworks import as_called, framework_of, is_compiled
 from .planner import step_graph
 from .progress import progress_bars
 from .spec import data_spec
@@ -83,7 +84,8 @@ def compile(  # noqa: A001 - the name that the package offers
     Returns
     -------
     keras.Model
-        The same object, with `model.checkmate`, the `Report`.
+        The same object, with `model.checkmate`, the `Report`. With `jit_compile=True` XLA compiles the planned step
+        (on a CPU; see `execute.xla`); elsewhere `jit_compile` is set to False, with a message.
 
     Raises
     ------
@@ -104,14 +106,15 @@ def compile(  # noqa: A001 - the name that the package offers
     """
     wanted = parse_budget(budget)
     _check_model(model)
-    _check_jit(model)
+    jit_compile = _resolve_jit(model)
     spec, batch = data_spec(model, batch_size, input_spec, data)
     with progress_bars(progress) as tell:
         options = PlanOptions(
-            wanted, strategy, costs, time_limit, gap, seed, verify, progress=tell, cache=cache, schedule=schedule
-        )
+            wanted, strategy, costs, time_limit, gap, seed, verify, progress=tell, cache=cache, schedule=schedule,
+            jit_compile=jit_compile,
+        )  # fmt: skip
         earlier = getattr(model, "_checkmate_controller", None)
-        controller = Controller(model, options, batch, earlier.plain_step if earlier else model.train_step)
+        controller = Controller(model, options, batch, _plain_step(model))
         controller.plan(spec)
     if earlier is not None:
         restore(model)
@@ -165,7 +168,7 @@ def gradient_function(
     wanted = parse_budget(budget)
     _check_built(model)
     _check_strategy(model)
-    loss_function = keras.losses.get(loss) if isinstance(loss, str) else loss
+    loss_function = framework_of(model).losses.get(loss) if isinstance(loss, str) else loss
 
     def gradients(batch: tuple[Any, Any]) -> tuple[tf.Tensor, list[Any]]:
         x, y = batch
@@ -190,7 +193,7 @@ def gradient_function(
         options = PlanOptions(
             wanted, strategy, costs, time_limit, gap, seed, verify, progress=tell, cache=cache, schedule=schedule
         )
-        controller = Controller(model, options, batch_size, gradients)
+        controller = Controller(model, options, batch_size, as_called(model, gradients))
         planned = controller.plan(spec)
 
     @tf.function(autograph=False, reduce_retracing=True)
@@ -231,13 +234,20 @@ def op_graph(
     _check_model(model)
     spec, batch = data_spec(model, batch_size, input_spec, data)
     build_training(model)
+    return step_graph(_plain_step(model), spec, batch, costs, model.name)
+
+
+def _plain_step(model: Any) -> Callable[[Any], Any]:
+    """The model's own step, whether it was compiled for a budget or not."""
     earlier = getattr(model, "_checkmate_controller", None)
-    return step_graph(earlier.plain_step if earlier else model.train_step, spec, batch, costs, model.name)
+    return earlier.plain_step if earlier else as_called(model, model.train_step)
 
 
 def _check_built(model: Any) -> None:
-    if not isinstance(model, keras.Model):
-        raise ModelError(f"a Keras 3 model is needed, not {type(model).__module__}.{type(model).__name__}")
+    if framework_of(model) is None:
+        raise ModelError(
+            f"a Keras 3 model is needed, or one of tf_keras, not {type(model).__module__}.{type(model).__name__}"
+        )
     if not model.built:
         raise ModelError(
             f"{model.name!r} is not built, so its variables do not exist: call it on a batch, or model.build()"
@@ -255,17 +265,21 @@ def _check_strategy(model: keras.Model) -> None:
 
 def _check_model(model: Any) -> None:
     _check_built(model)
-    if not model.compiled:
+    if not is_compiled(model):
         raise ModelError(f"{model.name!r} is not compiled: call model.compile(optimizer=..., loss=...) first")
     _check_strategy(model)
 
 
-def _check_jit(model: keras.Model) -> None:
+def _resolve_jit(model: Any) -> bool:
+    """Whether XLA is to compile the planned step: if the user asked for it, on a CPU."""
     if not model.jit_compile:
-        return
-    if not model._resolve_auto_jit_compile():
+        return False
+    if framework_of(model) is not keras:
         raise JitCompileError(
-            f"{model.name!r} was compiled with jit_compile=True: XLA merges a recomputation with the original, which "
-            "undoes every saving. Compile the model with jit_compile=False"
+            f"{model.name!r} is a model of tf_keras with jit_compile=True, which works for Keras 3 only: compile the "
+            "model with jit_compile=False"
         )
-    log.warning("%s: jit_compile is set to False, since XLA merges recomputations with the originals", model.name)
+    if not model._resolve_auto_jit_compile():  # what Keras chooses by itself, where it compiles: on GPUs
+        return True
+    log.warning("%s: jit_compile is set to False: plans under XLA were measured on CPUs only", model.name)
+    return False

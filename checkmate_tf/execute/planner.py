@@ -24,6 +24,7 @@ from ..units import Budget
 from .emit import emit
 from .fit import SURE, Job, PlanOptions, fit, fit_given, solving_seconds, timed
 from .measure import HOW_TO_MEASURE, Device, find_device
+from .xla import emit_compiled
 
 __all__ = ["PlannedStep", "expected_peak_bytes", "plan_again", "plan_step", "step_graph"]
 
@@ -39,9 +40,12 @@ class PlannedStep:
     report: Report
     batch_size: int
     limit_bytes: int
+    jit_compile: bool = False
 
     def emit(self, inputs: Sequence[tf.Tensor], checks: Sequence[tf.Operation] = ()) -> Any:
         """Emit the planned step into the function being traced; none of its effects comes before `checks`."""
+        if self.jit_compile:
+            return emit_compiled(self.program, self.schedule.plan, inputs, checks)
         return emit(self.program, self.schedule.plan, self.limit_bytes, inputs, checks)
 
 
@@ -84,7 +88,7 @@ def plan_step(
     budget_bytes = _budget_bytes(options.budget, plain, device)
     for other in earlier:
         if _equal(other.schedule.graph, graph) and other.report.budget_bytes == budget_bytes:
-            return PlannedStep(program, other.schedule, other.report, batch_size, other.limit_bytes)
+            return replace(other, program=program, batch_size=batch_size)
     job = Job(program, graph, budget_bytes, device, options, seconds)
     best, attempts = (None, []) if saved is None else fit_given(job, saved)
     if best is None:
@@ -111,7 +115,7 @@ def plan_step(
         schedule=schedule,
     )
     log.info("%s", report)
-    return PlannedStep(program, schedule, report, batch_size, best.limit_bytes)
+    return PlannedStep(program, schedule, report, batch_size, best.limit_bytes, options.jit_compile)
 
 
 def step_graph(step: Callable[[Any], Any], spec: Any, batch_size: int, costs: CostSpec, name: str) -> Graph:

@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from ..errors import BatchSizeError, DynamicShapeError, ModelError
+from .frameworks import structs_of
 
 __all__ = ["batch_of", "data_spec", "example", "open_batch", "spec_of_tensors"]
 
@@ -140,9 +141,7 @@ def _spec_of_model(model: keras.Model) -> Any:
             f"{model.name!r} does not declare its inputs (a subclassed model): give data= (a batch of arrays, or a "
             "tf.data.Dataset) or input_spec= instead of batch_size alone"
         )
-    functional = model if hasattr(model, "_inputs_struct") else getattr(model, "_functional", None)
-    inputs = getattr(functional, "_inputs_struct", model.inputs)
-    outputs = getattr(functional, "_outputs_struct", model.outputs)
+    inputs, outputs = structs_of(model)
     x = tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), inputs)
     y = tf.nest.map_structure(_target, outputs, _losses(model, outputs))
     return (x,) if all(t is None for t in tf.nest.flatten(y)) else (x, y)

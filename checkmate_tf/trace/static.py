@@ -131,6 +131,8 @@ class _Emitter:
                 elif op.type == "Where" and self.bound:
                     given = copy.inputs[0].shape
                     copies[0].set_shape([given.num_elements(), given.rank])
+                elif op.type == "FusedBatchNormV3":
+                    copies[5].set_shape(_reserve_space(copies[0]))
                 elif copies and not copies[0].shape.is_fully_defined():
                     copies[0].set_shape(inferred_shape(op, copy, lambda t: self.known.get(id(t))))
         except (ValueError, TypeError, tf.errors.OpError) as error:
@@ -233,6 +235,18 @@ def _level(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     if len(tensors) < 2 or most is None:
         return tensors
     return [t if t.shape == most else tf.compat.v1.placeholder(t.dtype, most) for t in tensors]
+
+
+def _reserve_space(y: tf.Tensor) -> tf.TensorShape:
+    """Shape of what a fused normalisation keeps for its gradient: a scalar on a CPU (measured).
+
+    On a GPU it is what cuDNN asks for. An estimate, for the prediction alone: a bit for each element, the mask of a
+    fused ReLU.
+    """
+    if not tf.config.list_physical_devices("GPU"):
+        return tf.TensorShape([])
+    elements = y.shape.num_elements()
+    return tf.TensorShape([None if elements is None else -(-elements // 32)])
 
 
 def _fold(op: tf.Operation, tensors: Mapping[int, tf.Tensor], known: Mapping[int, np.ndarray]) -> list | None:

@@ -6,7 +6,7 @@ SOLVER_TESTS := tests/test_bound.py tests/test_lifetimes.py tests/test_milp.py t
 TWO_AT_ONCE := --numprocesses 2 --dist worksteal
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench figures figures-full clean
+.PHONY: demo test lint bench figures figures-full docs clean
 
 $(STAMP): setup.py
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "checkmate_tf needs Python 3.11 or later: make PYTHON=python3.11 ...")'
@@ -40,5 +40,14 @@ figures: $(STAMP)
 figures-full: $(STAMP)
 	for figure in $(FIGURES); do $(BIN)/python benchmarks/$$figure.py --full || exit 1; done
 
+$(STAMP)-docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	touch $@
+
+# Into docs/_build, which git ignores; a warning is an error. Its code is run by tests/test_docs.py.
+docs: $(STAMP)-docs
+	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs docs/_build
+	@echo "docs/_build/index.html"
+
 clean:
-	rm -rf $(VENV) build *.egg-info demo-output
+	rm -rf $(VENV) build *.egg-info demo-output docs/_build

@@ -18,6 +18,21 @@ hypothesis.settings.register_profile("anew", deadline=None)
 hypothesis.settings.load_profile("suite")
 
 
+def pytest_configure(config):
+    text = "feature(group, name, refused='', note='', **cases): a row of the support table; see benchmarks/support.py"
+    config.addinivalue_line("markers", text)
+
+
+def pytest_collection_modifyitems(items):
+    """Results carry the features that their tests show; a marker with cases is for these parameters only."""
+    for item in items:
+        given = item.callspec.params if hasattr(item, "callspec") else {}
+        for marker in item.iter_markers("feature"):
+            cases = {k: v for k, v in marker.kwargs.items() if k not in ("refused", "note")}
+            if all(str(given.get(k)) in ([v] if isinstance(v, str) else v) for k, v in cases.items()):
+                item.user_properties.append(("feature", ": ".join(marker.args)))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _cost_cache(tmp_path_factory):
     """Profiles of the tests stay out of the user's cache."""

@@ -174,6 +174,7 @@ STAGES = {
 }  # fmt: skip
 
 
+@pytest.mark.feature("Faults", "Ctrl-C at any point of compile and fit")
 @pytest.mark.parametrize("stage", STAGES)
 def test_ctrl_c_leaves_the_model_as_it_was(stage, monkeypatch, twin, disk):
     target, options = STAGES[stage]
@@ -190,6 +191,7 @@ def test_ctrl_c_leaves_the_model_as_it_was(stage, monkeypatch, twin, disk):
     assert_nothing_is_left(model, twin, disk)
 
 
+@pytest.mark.feature("Faults", "Ctrl-C at any point of compile and fit")
 def test_ctrl_c_while_solving_gives_the_best_so_far(twin, disk):
     """Strategies answer it with what they have; such an answer is not kept."""
     pressed = []
@@ -207,6 +209,7 @@ def test_ctrl_c_while_solving_gives_the_best_so_far(twin, disk):
     assert_nothing_is_left(model, twin, disk, step=2)
 
 
+@pytest.mark.feature("Faults", "Ctrl-C at any point of compile and fit")
 def test_ctrl_c_in_a_second_compile_keeps_the_first(monkeypatch, twin, disk):
     model = compile_quickly(make(TINY), TINY)
     first, step = model.checkmate, model.train_step
@@ -218,6 +221,7 @@ def test_ctrl_c_in_a_second_compile_keeps_the_first(monkeypatch, twin, disk):
     assert_trains_as(model, twin)
 
 
+@pytest.mark.feature("Faults", "Ctrl-C at any point of compile and fit")
 @pytest.mark.parametrize("stage", ["trace: the nodes", "costs: counted", "solve: the cache is asked"])
 def test_ctrl_c_while_fit_plans_for_other_data(stage, monkeypatch, twin, disk):
     """Data of another structure is planned for in a thread of its own, while Keras traces."""
@@ -246,6 +250,7 @@ class Crowded(measure.Device):
         return 10**10
 
 
+@pytest.mark.feature("Faults", "Ctrl-C at any point of compile and fit")
 @pytest.mark.parametrize("when", ["before training", "while training"])
 def test_ctrl_c_while_fit_plans_again(when, monkeypatch, twin, disk):
     model = compile_quickly(make(TINY), TINY, verify=True, budget="1GB")
@@ -280,6 +285,7 @@ def test_ctrl_c_while_a_gradient_function_is_made(stage, monkeypatch, twin, disk
 # -- no memory --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("Faults", "no memory while a plan is measured")
 def test_no_memory_in_one_measurement_plans_again(monkeypatch, twin, disk, caplog):
     """The steps that ran are undone; a smaller plan is measured."""
     error = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating a tensor")
@@ -305,6 +311,7 @@ def test_no_memory_to_put_a_value_back_is_tried_again(monkeypatch, twin, disk):
     assert_nothing_is_left(model, twin, disk)
 
 
+@pytest.mark.feature("Faults", "no memory while a plan is measured")
 @pytest.mark.parametrize("call", ["peak_bytes", "current_bytes"])
 def test_no_memory_at_all_is_refused(call, monkeypatch, twin, disk):
     """Every measurement fails, or even to ask the device does."""
@@ -324,6 +331,7 @@ def test_no_memory_at_all_is_refused(call, monkeypatch, twin, disk):
 # -- solvers that are killed ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("Faults", "solver killed")
 @pytest.mark.parametrize("strategy", ["checkmate", "milp"])
 def test_a_killed_solver_leaves_nothing_behind(strategy, monkeypatch, twin, disk):
     """What was found without it is used, or the budget is refused; its process and its folder are gone."""
@@ -348,6 +356,7 @@ def test_a_killed_solver_leaves_nothing_behind(strategy, monkeypatch, twin, disk
 # -- disks that are full, or cannot be written ------------------------------------------------------------------------
 
 
+@pytest.mark.feature("Faults", "disk full, cache read-only")
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
 def test_a_full_or_read_only_disk_is_no_reason_to_fail(number, monkeypatch, twin, disk, caplog):
     """Measured times and schedules cannot be kept: one warning each, and the model is planned all the same."""

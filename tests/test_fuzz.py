@@ -203,6 +203,7 @@ def test_the_valid_files_are_read(name, folders):
 # -- any bytes, and damaged files -------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("Faults", "fuzzed files of graphs, schedules and profiles")
 @pytest.mark.parametrize("name", LOADERS)
 @given(content=st.binary(max_size=200))
 @settings(max_examples=40)
@@ -253,6 +254,7 @@ def damaged_json(draw: st.DrawFn, content: bytes) -> bytes:
     return damaged[:cut] + draw(st.sampled_from([b"", b"", b"", b"\x00", b"}", b"\xff"]))
 
 
+@pytest.mark.feature("Faults", "fuzzed files of graphs, schedules and profiles")
 @pytest.mark.parametrize("name", JSON)
 @given(data=st.data())
 @settings(max_examples=100)
@@ -327,6 +329,7 @@ def traps(path: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.feature("Faults", "fuzzed files of graphs, schedules and profiles")
 @pytest.mark.parametrize("name", LOADERS)
 def test_no_file_runs_code(name, folders, tmp_path):
     trap = tmp_path / "trapped"

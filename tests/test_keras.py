@@ -52,6 +52,7 @@ def test_shuffling_is_the_same():
     _both(action)
 
 
+@pytest.mark.feature("Training", "checkpoints, early stopping, CSV log, TensorBoard")
 def test_callbacks(tmp_path):
     x, y = DENSE.data(3 * BATCH)
 
@@ -71,6 +72,7 @@ def test_callbacks(tmp_path):
     _both(action)
 
 
+@pytest.mark.feature("Training", "class and sample weights", note="plans again")
 @pytest.mark.parametrize("given", ["sample_weight", "class_weight"])
 def test_weights_plan_again_by_themselves(given):
     x, y = DENSE.data(3 * BATCH)
@@ -99,11 +101,13 @@ def test_weighted_data_planned_from_the_start():
     assert len(compiled._checkmate_controller.plans) == 1
 
 
+@pytest.mark.feature("Training", "steps_per_execution")
 def test_several_steps_per_execution():
     case = Case(lambda: dense_model(steps_per_execution=2), DENSE.data)
     _both(lambda model: train(model, case, steps=4, epochs=2), case)
 
 
+@pytest.mark.feature("Training", "tf.data with a smaller last batch")
 def test_dataset_with_a_smaller_last_batch():
     data = tf.data.Dataset.from_tensor_slices(DENSE.data(2 * BATCH + 5)).batch(BATCH)
     compiled = _both(lambda model: model.fit(data, epochs=2, verbose=0).history)
@@ -124,6 +128,7 @@ def test_input_spec_tells_the_batch_size():
     assert len(model._checkmate_controller.plans) == 1
 
 
+@pytest.mark.feature("Training", "train_on_batch, test_on_batch, predict_on_batch")
 def test_train_on_batch():
     x, y = DENSE.data(BATCH)
     _both(lambda model: [model.train_on_batch(x[:n], y[:n]) for n in (BATCH, BATCH, 5, 3)])
@@ -148,6 +153,7 @@ def test_running_eagerly_is_left_alone():
     assert compiled.run_eagerly
 
 
+@pytest.mark.feature("Training", "save, load, compile again")
 def test_save_and_load(tmp_path):
     plain, compiled = _pair()
     for model in (plain, compiled):
@@ -243,6 +249,7 @@ def test_another_optimizer_afterwards(again):
     assert not compiled.jit_compile
 
 
+@pytest.mark.feature("Models", "trainable switched after compile", note="plans again")
 def test_freezing_a_layer_afterwards():
     plain, compiled = _pair()
     for model in (plain, compiled):
@@ -253,6 +260,7 @@ def test_freezing_a_layer_afterwards():
     assert_same_state(plain, compiled)
 
 
+@pytest.mark.feature("Training", "two compiled models in one process")
 def test_two_models_in_one_process():
     cases = DENSE, CASES["subclassed"]
     plain, compiled = [make(c) for c in cases], [compile_quickly(make(c), c) for c in cases]
@@ -281,6 +289,7 @@ def _function(model, loss, case, **options):
     return checkmate_tf.gradient_function(model, loss, **settings | {"batch_size": case.batch} | options)
 
 
+@pytest.mark.feature("Training", "training loops of one's own (gradient_function)")
 @pytest.mark.parametrize("name", ["dense", "regularized", "unet"])
 def test_gradient_function_equals_a_tape(name):
     case = CASES[name]

@@ -310,6 +310,7 @@ def end(pid):
         os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.feature("Faults", "solver killed")
 def test_a_killed_solver_gives_the_start(monkeypatch):
     milp, start = hard()
     monkeypatch.setattr(interface, "JsonProcess", Recorded)
@@ -319,6 +320,7 @@ def test_a_killed_solver_gives_the_start(monkeypatch):
     assert "signal 9" in solution.detail
 
 
+@pytest.mark.feature("Faults", "solver killed")
 def test_a_killed_solver_without_a_start_gives_nothing(monkeypatch):
     milp, _ = hard()
     monkeypatch.setattr(interface, "JsonProcess", Recorded)

@@ -521,6 +521,27 @@ CASES = {
 }
 
 
+@pytest.mark.feature("Models", "shared layers", name="shared_layers")
+@pytest.mark.feature("Models", "nested models", name="nested")
+@pytest.mark.feature("Models", "several inputs, outputs and losses", name="heads")
+@pytest.mark.feature("Models", "compute_loss of its own, layers that sample", name="autoencoder")
+@pytest.mark.feature("Models", "several networks and optimizers", name="adversarial")
+@pytest.mark.feature("Models", "float64", name="float64")
+@pytest.mark.feature("Training", "mixed_float16", name="mixed_float16")
+@pytest.mark.feature("Models", "frozen layers", name="frozen")
+@pytest.mark.feature("Models", "custom layers and custom gradients", name="own_gradients")
+@pytest.mark.feature("Models", "Lambda and raw TensorFlow operations", name="lambdas")
+@pytest.mark.feature("Models", "tf.cond, tf.switch_case, tf.while_loop", name="conditions")
+@pytest.mark.feature("Models", "keras.ops loops: scan, fori_loop, vectorized_map", name="loops")
+@pytest.mark.feature("Models", "masks", name=["masked", "masking"])
+@pytest.mark.feature("Models", "stateful and convolutional recurrent layers", name=["stateful_recurrent", "conv_lstm"])
+@pytest.mark.feature("Models", "embeddings with sparse gradients, tied embeddings", name="tied_embeddings")
+@pytest.mark.feature("Models", "Attention, AdditiveAttention, GroupQueryAttention, RMSNormalization", name="attention")
+@pytest.mark.feature("Models", "augmentation layers", name="augmentation")
+@pytest.mark.feature("Models", "preprocessing layers, strings", name=["preprocessing", "strings"])
+@pytest.mark.feature("Models", "SpectralNormalization", name="spectral")
+@pytest.mark.feature("Models", "Conv1D and Conv3D layers", name=["volumes", "waves"])
+@pytest.mark.feature("Models", "transposed, separable, depthwise and dilated convolutions", name="convolutions")
 @pytest.mark.parametrize("name", CASES)
 def test_training_is_equal(name):
     case = CASES[name]

@@ -91,6 +91,7 @@ def test_a_peak_over_the_budget_plans_again(monkeypatch):
     assert "plans tried" in str(report)
 
 
+@pytest.mark.feature("Faults", "out of memory while a plan is measured")
 def test_out_of_memory_while_measuring_plans_again(monkeypatch):
     _measures(monkeypatch, None, 0)
     report = compile_quickly(make(DENSE), DENSE, verify=True, budget=0.8).checkmate
@@ -125,6 +126,7 @@ def test_a_promise_that_cannot_be_kept_is_refused(monkeypatch):
     train(model, DENSE)
 
 
+@pytest.mark.feature("Faults", "out of memory while a plan is measured")
 def test_out_of_memory_every_time_is_refused(monkeypatch):
     _measures(monkeypatch, None)
     with pytest.raises(InfeasibleBudgetError, match="raise the budget"):

@@ -54,6 +54,7 @@ def document(schedule: Schedule | None = None, **fields) -> dict:
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("Schedules that last", "save and load")
 @given(random_graphs(8), st.data())
 def test_what_is_saved_is_loaded(graph, data):
     order = []
@@ -117,6 +118,7 @@ OTHER_GRAPHS = {
 }
 
 
+@pytest.mark.feature("Schedules that last", "a schedule of another model", refused="the error names what differs")
 @pytest.mark.parametrize("reason", OTHER_GRAPHS)
 def test_another_graphs_schedule_is_refused(reason, tmp_path):
     recomputing().save(tmp_path / "schedule.json")
@@ -241,6 +243,7 @@ def check_loads_or_refuses(load):
         assert 0 <= schedule.gap <= 1 and schedule.lower_bound <= schedule.cost and schedule.seconds >= 0
 
 
+@pytest.mark.feature("Faults", "fuzzed files of graphs, schedules and profiles")
 @given(damaged(document()))
 def test_damaged_documents_are_refused_with_a_typed_error(data):
     check_loads_or_refuses(lambda: schedule_from_dict(data, chain(4)))
@@ -249,6 +252,7 @@ def test_damaged_documents_are_refused_with_a_typed_error(data):
 TEXT = to_json(document()).encode()
 
 
+@pytest.mark.feature("Faults", "fuzzed files of graphs, schedules and profiles")
 @given(st.integers(0, len(TEXT)), st.integers(0, len(TEXT)), st.binary(max_size=4))
 def test_damaged_files_are_refused_with_a_typed_error(tmp_path_factory, start, stop, bytes_between):
     path = tmp_path_factory.getbasetemp() / "damaged.json"
@@ -285,6 +289,7 @@ def test_a_stored_schedule_comes_back(folder, caplog):
     assert '["compute", 8]' in text and '"time_limit": 10.0' in text and len(text.splitlines()) > 20
 
 
+@pytest.mark.feature("Schedules that last", "solved once: the cache")
 def test_every_part_of_the_question_counts(monkeypatch):
     keep()
     assert ask() is not None
@@ -331,6 +336,7 @@ def forge(path: Path, change) -> None:
     path.write_text(json.dumps({"sha256": hashlib.sha256(canonical.encode()).hexdigest(), **data}))
 
 
+@pytest.mark.feature("Schedules that last", "damaged or forged entries are ignored, with a warning")
 @pytest.mark.parametrize("content", CONTENTS, ids=range(len(CONTENTS)))
 def test_a_corrupt_entry_is_ignored(content, caplog):
     path = keep()
@@ -341,6 +347,7 @@ def test_a_corrupt_entry_is_ignored(content, caplog):
     assert ask() is not None
 
 
+@pytest.mark.feature("Schedules that last", "damaged or forged entries are ignored, with a warning")
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
 def test_an_entry_that_was_cut_off_is_ignored(share, caplog):
     path = keep()
@@ -360,6 +367,7 @@ def test_an_entry_that_was_changed_is_ignored(old, new, caplog):
     assert "sha256" in caplog.text
 
 
+@pytest.mark.feature("Schedules that last", "damaged or forged entries are ignored, with a warning")
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -419,6 +427,7 @@ for k in range(40):
 """
 
 
+@pytest.mark.feature("Schedules that last", "two processes write at once")
 def test_two_processes_write_at_once(folder, caplog, tmp_path, monkeypatch):
     (tmp_path / "test_writer.py").write_text("from graphs import chain\n")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
@@ -435,6 +444,7 @@ def test_two_processes_write_at_once(folder, caplog, tmp_path, monkeypatch):
     assert len(os.listdir(folder)) == 41
 
 
+@pytest.mark.feature("Schedules that last", "the cache is bounded")
 def test_what_was_used_longest_ago_goes_first(folder, monkeypatch):
     monkeypatch.setattr(schedule_cache, "MAX_ENTRIES", 3)
     for k in range(3):
@@ -444,6 +454,7 @@ def test_what_was_used_longest_ago_goes_first(folder, monkeypatch):
     assert [ask(budget=BUDGET + k) is not None for k in range(4)] == [True, False, True, True]
 
 
+@pytest.mark.feature("Schedules that last", "the cache is bounded")
 def test_the_cache_is_bounded_in_bytes(folder, monkeypatch):
     size = keep().stat().st_size
     (folder / "notes.txt").write_text("mine")
@@ -484,6 +495,7 @@ def fails_with(number):
     return fail
 
 
+@pytest.mark.feature("Faults", "disk full, cache read-only")
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
 @pytest.mark.parametrize("call", ["os.replace", "pathlib.Path.write_text", "pathlib.Path.mkdir"])
 def test_a_full_or_read_only_disk_leaves_nothing_behind(folder, monkeypatch, caplog, number, call):
@@ -549,6 +561,7 @@ def measured(monkeypatch, *extra):
     monkeypatch.setattr(fit, "_measure", measure)
 
 
+@pytest.mark.feature("Schedules that last", "solved once: the cache")
 def test_the_second_plan_is_not_solved_for(solves):
     first, second = plan(), plan()
     assert len(solves) == 1
@@ -588,6 +601,7 @@ def ctrl_c():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.feature("Faults", "Ctrl-C while solving")
 @pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupted_answer_is_used_and_not_kept(monkeypatch, folder):
     def interrupted(graph, target, *arguments):
@@ -601,6 +615,7 @@ def test_an_interrupted_answer_is_used_and_not_kept(monkeypatch, folder):
     assert not folder.exists() and signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.feature("Faults", "Ctrl-C while solving")
 @pytest.mark.parametrize("error", [KeyboardInterrupt, InfeasibleBudgetError("none", 1, 2, proven=True)])
 def test_what_is_not_solved_is_not_kept(monkeypatch, folder, error):
     def fail(*arguments):
@@ -613,6 +628,7 @@ def test_what_is_not_solved_is_not_kept(monkeypatch, folder, error):
     assert not folder.exists() and signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.feature("Faults", "disk full, cache read-only")
 def test_a_disk_that_is_full_is_no_reason_to_fail(monkeypatch, caplog, solves):
     monkeypatch.setattr("os.replace", fails_with(errno.ENOSPC))
     for _ in range(2):
@@ -642,6 +658,7 @@ def test_a_saved_schedule_is_of_the_first_structure_of_data(saved, solves):
     assert len(solves) == 1 and not later.schedule.origin
 
 
+@pytest.mark.feature("Schedules that last", "a schedule of another model", refused="the error names what differs")
 def test_a_saved_schedule_that_does_not_match_is_refused(saved, tmp_path):
     with pytest.raises(PlanError, match="sizes differs"):
         plan(replace(QUICK, schedule=saved), batch_size=512)
@@ -677,6 +694,7 @@ def test_a_saved_schedule_over_the_budget_is_planned_anew(tmp_path, monkeypatch,
 # -- models -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("Schedules that last", "save and load")
 @pytest.mark.usefixtures("fresh_keras")
 def test_models_train_alike_with_cached_and_loaded_schedules(no_grappler, tmp_path, solves):
     plain, cached, loaded = (make(DENSE) for _ in range(3))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -83,6 +84,12 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.feature("Training", "all Keras optimizers, learning-rate schedules, weight decay")
+@pytest.mark.feature(
+    "Training", "gradient clipping by value, norm and global norm", name=["clipnorm", "global_clipnorm", "clipvalue"]
+)
+@pytest.mark.feature("Training", "gradient accumulation and EMA of weights", name="accumulation")
+@pytest.mark.feature("Training", "LossScaleOptimizer", name="loss_scale")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers(name):
     case = case_of(optimizer=OPTIMIZERS[name])
@@ -93,6 +100,7 @@ def test_optimizers(name):
     assert_same_state(plain, compiled)
 
 
+@pytest.mark.feature("Training", "LossScaleOptimizer")
 def test_scaled_losses_that_overflow():
     """Steps whose gradients are not finite are left out, and the scale is lowered: the same ones, to the same."""
     scaled = lambda: optimizers.LossScaleOptimizer(adam(), initial_scale=2.0**26)  # noqa: E731
@@ -141,8 +149,14 @@ def tensorboard(model: keras.Model, folder: Any) -> Any:
     x, y = tokens(24)(2 * BATCH)
     call = keras.callbacks.TensorBoard(folder, histogram_freq=1, write_images=True, update_freq="batch")
     history = model.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, callbacks=[call], verbose=0).history
-    assert list(folder.rglob("events.*"))
-    return history
+    found = []
+    for path in sorted(folder.rglob("events.*")):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                tag = re.sub(r"_\d+", "", value.tag)  # layers are numbered on from model to model
+                found.append((event.step, tag, b"" if tag == "keras" else value.tensor.SerializeToString()))
+    assert {"batch_loss", "epoch_loss", "keras", "table/embeddings/histogram"} <= {tag for _, tag, _ in found}
+    return history, found
 
 
 def frozen_before_fit(model: keras.Model) -> Any:
@@ -219,6 +233,15 @@ FITS: dict[str, Callable[[keras.Model], Any]] = {
 }
 
 
+@pytest.mark.feature(
+    "Training",
+    "PyDataset, repeated tf.data, metrics of all kinds, pickle",
+    name=["batches_from_workers", "endless", "with_metrics", "metrics_by_threshold", "pickled"],
+)
+@pytest.mark.feature(
+    "Models", "trainable switched after compile", note="plans again", name=["frozen_before_fit", "frozen_after_fit"]
+)
+@pytest.mark.feature("Training", "train_on_batch, test_on_batch, predict_on_batch", name="by_batches")
 @pytest.mark.parametrize("name", FITS)
 def test_fits(name):
     plain, compiled = pair(SENTENCES)
@@ -226,6 +249,7 @@ def test_fits(name):
     assert_same_state(plain, compiled)
 
 
+@pytest.mark.feature("Training", "checkpoints, early stopping, CSV log, TensorBoard")
 @pytest.mark.parametrize("action", [callbacks, tensorboard])
 def test_callbacks_that_write(action, tmp_path):
     found = []
@@ -237,6 +261,7 @@ def test_callbacks_that_write(action, tmp_path):
     assert_same_state(plain, compiled)
 
 
+@pytest.mark.feature("Training", "gradient accumulation and EMA of weights")
 def test_averages_take_the_place_of_weights():
     """SwapEMAWeights puts the averages in before each evaluation, and takes them out after it."""
     case = case_of(optimizer=lambda: adam(use_ema=True))
@@ -264,6 +289,7 @@ class Interruption(keras.callbacks.Callback):
         self.epoch = epoch
 
 
+@pytest.mark.feature("Training", "BackupAndRestore")
 def test_resuming_after_an_interruption(tmp_path):
     """BackupAndRestore: the interrupted and resumed training ends where the plain, uninterrupted one does.
 

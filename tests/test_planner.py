@@ -72,10 +72,10 @@ def _measures(monkeypatch, *extra):
     """Let the device measure what is predicted and so many bytes more (None: out of memory); the last goes on."""
     calls = []
 
-    def measure(program, plan, limit_bytes, device):
+    def measure(job, plan, limit_bytes):
         more = extra[min(len(calls), len(extra) - 1)]
         calls.append(limit_bytes)
-        return None if more is None else evaluate(program.graph, plan).peak_bytes + more
+        return None if more is None else evaluate(job.graph, plan).peak_bytes + more
 
     monkeypatch.setattr(fit, "_measure", measure)
     return calls

@@ -555,8 +555,8 @@ def measured(monkeypatch, *extra):
     """Let the device measure what is predicted and so many bytes more; the last goes on."""
     left = list(extra)
 
-    def measure(program, plan, limit_bytes, device):
-        return evaluate(program.graph, plan).peak_bytes + (left.pop(0) if len(left) > 1 else left[0])
+    def measure(job, plan, limit_bytes):
+        return evaluate(job.graph, plan).peak_bytes + (left.pop(0) if len(left) > 1 else left[0])
 
     monkeypatch.setattr(fit, "_measure", measure)
 

@@ -285,7 +285,7 @@ def test_ctrl_c_while_a_gradient_function_is_made(stage, monkeypatch, twin, disk
 # -- no memory --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.feature("Faults", "no memory while a plan is measured")
+@pytest.mark.feature("Faults", "out of memory while a plan is measured")
 def test_no_memory_in_one_measurement_plans_again(monkeypatch, twin, disk, caplog):
     """The steps that ran are undone; a smaller plan is measured."""
     error = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating a tensor")
@@ -311,7 +311,7 @@ def test_no_memory_to_put_a_value_back_is_tried_again(monkeypatch, twin, disk):
     assert_nothing_is_left(model, twin, disk)
 
 
-@pytest.mark.feature("Faults", "no memory while a plan is measured")
+@pytest.mark.feature("Faults", "out of memory while a plan is measured")
 @pytest.mark.parametrize("call", ["peak_bytes", "current_bytes"])
 def test_no_memory_at_all_is_refused(call, monkeypatch, twin, disk):
     """Every measurement fails, or even to ask the device does."""

@@ -32,7 +32,7 @@ from cells import (
     read_cells,
     run_cells,
     serve_child,
-    write_csv,
+    write_rows,
 )
 from peers import NETWORKS
 from rivals import (
@@ -238,9 +238,7 @@ def write(output: Path) -> None:
     from networks import NETWORKS as known
 
     rows = rows_of(output)
-    if not rows:
-        raise SystemExit(f"there is no result in {output}")
-    write_csv(output / "cells.csv", COLUMNS, rows)
+    write_rows(output, COLUMNS, rows)
     lines = []
     for r in rows:
         shared = (known[r["network"]].title, f"{r['limit_mb']} MiB", r["stated_batch"], r["variant"])

@@ -45,6 +45,7 @@ __all__ = [
     "serve_child",
     "solve_cell",
     "write_csv",
+    "write_rows",
 ]
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -348,6 +349,13 @@ def write_csv(path: Path, columns: Sequence[str], rows: Sequence[dict[str, Any]]
         writer = csv.DictWriter(file, columns, lineterminator="\n", restval="", extrasaction="ignore")
         writer.writeheader()
         writer.writerows(rows)
+
+
+def write_rows(output: Path, columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
+    """All results of a folder as its cells.csv; ends the script if there are none."""
+    if not rows:
+        raise SystemExit(f"there is no result in {output}")
+    write_csv(output / "cells.csv", columns, rows)
 
 
 def new_figure(width: float, height: float) -> Figure:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from cells import FAILED, common_options, markdown, new_figure, read_cells, run_cells, serve_child, write_csv
+from cells import FAILED, common_options, markdown, new_figure, read_cells, run_cells, serve_child, write_rows
 from rivals import COLORS, MEASURED, RIVALS, TITLES, answer_peak, chosen, describe, slug
 from turns import answer_race
 
@@ -136,9 +136,7 @@ def write(output: Path) -> None:
     from networks import NETWORKS as known
 
     rows = rows_of(output)
-    if not rows:
-        raise SystemExit(f"there is no result in {output}")
-    write_csv(output / "cells.csv", COLUMNS, rows)
+    write_rows(output, COLUMNS, rows)
     lines = []
     for r in rows:
         network = f"{known[r['network']].title}, batch {r['batch']}"

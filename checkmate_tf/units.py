@@ -11,15 +11,15 @@ from typing import Any
 from .errors import BudgetError
 from .jsonfile import show_value
 
-__all__ = ["Budget", "format_bytes", "parse_budget"]
+__all__ = ["MOST_BYTES", "MOST_TEXT", "Budget", "format_bytes", "parse_budget"]
 
 _UNITS = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgt", start=1):
     _UNITS[f"{_letter}b"] = _UNITS[_letter] = 1000**_power
     _UNITS[f"{_letter}ib"] = 1024**_power
 
-_MOST_BYTES = 2**62
-_MOST_TEXT = 100  # characters: no number needs more
+MOST_BYTES = 2**62
+MOST_TEXT = 100  # characters: no number needs more
 _HELP = (
     'give bytes (700_000_000), a size ("700MB", "1.5GiB"), a fraction of the peak without rematerialization '
     '(0.6 or "60%"), or "auto"'
@@ -74,7 +74,7 @@ def parse_budget(value: object) -> Budget:
         number: Any = value  # compared as it is: it may be too large for a float
         return _fraction(float(number), value) if 0 < number <= 1 else _sized(number, value)
     if isinstance(value, str):
-        if len(value) > _MOST_TEXT:
+        if len(value) > MOST_TEXT:
             raise BudgetError(f"budget {value[:20]!r}... has {len(value):,} characters; {_HELP}")
         text = value.strip().lower().replace("_", "").replace(",", "")
         if text == "auto":
@@ -99,7 +99,7 @@ def _fraction(number: float, given: object) -> Budget:
 def _sized(number: Any, given: object) -> Budget:
     if not 1 <= number < math.inf:
         raise BudgetError(f"budget {show_value(given)} is not a positive number of bytes; {_HELP}")
-    if number > _MOST_BYTES:
+    if number > MOST_BYTES:
         raise BudgetError(f"budget {show_value(given)} is more than 2**62 bytes; {_HELP}")
     return Budget(size_bytes=int(number))
 

@@ -71,3 +71,11 @@ def fresh_keras():
         gc.freeze()  # else each collection walks all that TensorFlow and Keras made when they were imported
     yield
     keras.backend.clear_session()  # collects garbage too
+
+
+@pytest.fixture
+def folder():
+    """That of the test's schedules."""
+    from checkmate_tf import schedule_cache
+
+    return schedule_cache.schedule_folder()

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from cases import CASES, DENSE, assert_same_state, compile_quickly, make, program_of_case, train
 
-from checkmate_tf.execute.emit import _Emission, emit
+from checkmate_tf.execute.emit import Emission, emit
 from checkmate_tf.ordering import needed_order
 from checkmate_tf.schedule import keep_all
 from checkmate_tf.strategies import SolveOptions, solve
@@ -60,7 +60,7 @@ def _emission(name):
     made = []
 
     def step(*inputs):
-        emission = _Emission(program, tf.compat.v1.get_default_graph(), inputs)
+        emission = Emission(program, tf.compat.v1.get_default_graph(), inputs)
         emission.run(schedule.plan, needed_order(program.graph, schedule.plan, schedule.peak_bytes))
         made.append(emission)
         return [emission.tensor(t) for t in program.step.outputs]
@@ -159,7 +159,7 @@ def test_gates_leave_the_inputs_of_sums_alone():
     program = program_of_case("sums")
 
     def step(*inputs):
-        emission = _Emission(program, tf.compat.v1.get_default_graph(), inputs)
+        emission = Emission(program, tf.compat.v1.get_default_graph(), inputs)
         emission.run(keep_all(program.graph).plan, range(len(program.graph)))
         return [emission.tensor(t) for t in program.step.outputs]
 

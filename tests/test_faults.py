@@ -157,7 +157,7 @@ STAGES = {
     "costs: the times are kept": ("os:replace", {"costs": "profile"}),
     "solve: the cache is asked": ("checkmate_tf.schedule_cache:cache_key", {}),
     "solve: the cache is written": ("os:replace", {}),
-    "emit": ("checkmate_tf.execute.emit:_Emission.run", {"verify": True, "budget": "1GB"}),
+    "emit": ("checkmate_tf.execute.emit:Emission.run", {"verify": True, "budget": "1GB"}),
     "measure: before the steps": ("checkmate_tf.execute.measure:_Captured.numpy", {"verify": True, "budget": "1GB"}),
     "measure: after the first step": (
         "tensorflow:config.experimental.reset_memory_stats", {"verify": True, "budget": "1GB"}

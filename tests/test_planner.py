@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import tensorflow as tf
 from cases import DENSE, assert_same_state, compile_quickly, make, state, train
+from schedules import QUICK, SPEC, step
 
 import checkmate_tf
 from checkmate_tf.errors import InfeasibleBudgetError
@@ -286,21 +287,9 @@ def test_a_measured_peak_sees_the_step():
 
 
 def test_the_same_schedule_serves_an_equal_graph():
-    options = fit.PlanOptions(parse_budget(0.7), costs="flops", gap=1.0, time_limit=5, verify=False)
-    w = tf.Variable(tf.ones((64, 64)))
-
-    def step(x):
-        with tf.GradientTape() as tape:
-            y = x
-            for _ in range(6):
-                y = tf.tanh(y @ w)
-            loss = tf.reduce_sum(y)
-        return loss, tape.gradient(loss, w)
-
-    spec = tf.TensorSpec([None, 64])
-    first = planner.plan_step(step, spec, 1024, options, "step")
-    second = planner.plan_step(step, spec, 1024, options, "step", [first])
-    other = planner.plan_step(step, spec, 1024, replace(options, budget=parse_budget(0.9)), "step", [first])
+    first = planner.plan_step(step, SPEC, 1024, QUICK, "step")
+    second = planner.plan_step(step, SPEC, 1024, QUICK, "step", [first])
+    other = planner.plan_step(step, SPEC, 1024, replace(QUICK, budget=parse_budget(0.9)), "step", [first])
     assert second.schedule is first.schedule and second.report is first.report
     assert other.schedule is not first.schedule
     assert first.report.recomputations > 0

@@ -20,7 +20,7 @@ from ..graph import Graph
 from ..interchange import infeasible_result, read_graph, result_to_dict
 from ..jsonfile import check_output, to_json, write_json
 from ..plan import evaluate, plan_from_sequence
-from ..units import format_bytes, parse_budget
+from ..units import MOST_BYTES, MOST_TEXT, format_bytes, parse_budget
 from .console import INFEASIBLE, BadInput, show_error, stderr, stdout
 
 __all__ = ["SOLVERS", "SolveCommand", "run_solve", "solve_budget"]
@@ -28,7 +28,6 @@ __all__ = ["SOLVERS", "SolveCommand", "run_solve", "solve_budget"]
 SOLVERS = ("auto", "gurobi", "highs", "scip", "cp-sat", "pdlp")
 
 _LEAST_SECONDS = 2.0  # to look for the least budget: every answer shows it, so it must not take long
-_MOST_BYTES, _MOST_TEXT = 2**62, 100
 _WRONG_UNIT = 1000  # a number without a unit that is this many times too small was not meant as bytes
 _HELP = 'give bytes (700_000_000), a size ("700MB", "1.5GiB"), or a share of the peak without rematerialization ("60%")'
 
@@ -122,7 +121,7 @@ def solve_budget(text: str, graph: Graph) -> int:
         If it cannot be read, is negative, is a bare fraction, or is a number of bytes that shows that a unit was
         forgotten.
     """
-    if len(text) > _MOST_TEXT:
+    if len(text) > MOST_TEXT:
         raise BudgetError(f"budget {text[:20]!r}... has {len(text):,} characters; {_HELP}")
     plain = text.strip().replace("_", "").replace(",", "")
     share = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*%", plain)
@@ -135,7 +134,7 @@ def solve_budget(text: str, graph: Graph) -> int:
         raise BudgetError(f"budget {text!r} is negative; {_HELP}")
     else:
         found = _size(text, "budget", _HELP)
-    if found > _MOST_BYTES:
+    if found > MOST_BYTES:
         raise BudgetError(f"budget {text!r} is more than 2**62 bytes; {_HELP}")
     return found
 

@@ -135,6 +135,8 @@ class Controller:
             return
         key, planned = list(self.plans.items())[-1]
         report = planned.report
+        if len(report.exceeded_bytes) >= _PLANS_AGAIN:  # no reason to refuse what may train as it did
+            return
         peak = expected_peak_bytes(planned, device)
         if report.measured_peak_bytes is None or not report.budget_bytes < peak < (self.unfit or peak + 1):
             return
@@ -243,12 +245,14 @@ def build_training(model: keras.Model) -> None:
 
 def _build_whole(optimizer: keras.Optimizer, variables: list[Any]) -> None:
     """Make all slots or none: Keras calls an optimizer built before it has them all."""
-    before = list(optimizer._variables)
+    inner = getattr(optimizer, "inner_optimizer", None)  # of a LossScaleOptimizer
+    before = [(o, list(o._variables)) for o in (optimizer, inner) if o is not None]
     try:
         optimizer.build(variables)
     except BaseException:
-        optimizer.built = False
-        optimizer._variables[:] = before
+        for o, kept in before:
+            o.built = False
+            o._variables[:] = kept
         raise
 
 

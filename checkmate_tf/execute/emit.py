@@ -35,7 +35,7 @@ from ..trace.ops import SUMS, inputs_of, is_stateful
 from ..trace.program import LARGE, SHAPE, SMALL, SOURCE, VIEW, Program
 from ..trace.static import copy_attributes, copy_functions
 
-__all__ = ["emit"]
+__all__ = ["Emission", "emit"]
 
 _FUSED_LATER = frozenset({"Pad", "PadV2", "MirrorPad", "BiasAddGrad"})
 _LOOPS = frozenset({"While", "StatelessWhile"})
@@ -79,13 +79,12 @@ def emit(
     nest
         What the step returns, in its own structure.
     """
-    emission = _Emission(program, tf.compat.v1.get_default_graph(), inputs, checks)
+    emission = Emission(program, tf.compat.v1.get_default_graph(), inputs, checks)
     emission.run(plan, needed_order(program.graph, plan, limit_bytes))
-    flat = [None if t is None else emission.tensor(t) for t in tf.nest.flatten(program.step.structured_outputs)]
-    return tf.nest.pack_sequence_as(program.step.structured_outputs, flat)
+    return emission.outputs()
 
 
-class _Emission:
+class Emission:
     """State of one emission: the newest copy of everything emitted so far."""
 
     def __init__(
@@ -124,6 +123,12 @@ class _Emission:
             self.wait = order[position]
             self._compute(node, first=node not in computed)
             computed.add(node)
+
+    def outputs(self) -> Any:
+        """What the step returns, in its own structure; ask when all is emitted."""
+        structured = self.program.step.structured_outputs
+        flat = [None if t is None else self.tensor(t) for t in tf.nest.flatten(structured)]
+        return tf.nest.pack_sequence_as(structured, flat)
 
     def tensor(self, t: tf.Tensor) -> tf.Tensor:
         """The newest copy of a traced tensor, emitted if it is free to emit."""

@@ -111,7 +111,20 @@ def near_limit(device: Device, budget_bytes: int) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What is to be fitted into how much."""
+    """What is to be fitted into how much.
+
+    Attributes
+    ----------
+    program : Program
+    graph : Graph
+        With costs.
+    budget_bytes : int
+        Of the device, all in all.
+    device : Device
+    options : PlanOptions
+    seconds : dict of str to float
+        By stage; added to.
+    """
 
     program: Program
     graph: Graph
@@ -122,6 +135,7 @@ class Job:
 
     @property
     def measure(self) -> bool:
+        """Whether plans are run on the device."""
         return self.options.verify and self.device.measurable
 
     @property
@@ -141,7 +155,16 @@ class Job:
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A schedule, how it is emitted, and what the device said of it."""
+    """A schedule, how it is emitted, and what the device said of it.
+
+    Attributes
+    ----------
+    schedule : Schedule
+    limit_bytes : int
+        As `emit` takes it; 0 for one strict order.
+    measured_bytes : int or None
+        Peak of the device; None if it was not measured.
+    """
 
     schedule: Schedule
     limit_bytes: int
@@ -199,6 +222,25 @@ def fit(job: Job, target: int | None = None) -> tuple[Candidate, list[Attempt]]:
     budget is left. When nothing that fits the corrected target is feasible, the least that is comes next; then
     computations are put in one strict order, which costs parallelism and makes the allocator's peak lower and steadier;
     and if that is near, other schedules with the least peak are tried.
+
+    Parameters
+    ----------
+    job : Job
+    target : int, optional
+        Bytes, constants included.
+
+    Returns
+    -------
+    Candidate
+    list of Attempt
+        All that was measured, in order.
+
+    Raises
+    ------
+    InfeasibleBudgetError
+        If no schedule fits, or none was measured within the budget; names the least that was.
+    JitCompileError
+        If XLA is to compile the step and cannot.
     """
     graph, budget_bytes, device, options, seconds = job.graph, job.budget_bytes, job.device, job.options, job.seconds
     attempts: list[Attempt] = []

@@ -31,7 +31,7 @@ import tensorflow as tf
 from ..plan import Plan
 from ..trace.ops import inputs_of
 from ..trace.program import LARGE, SMALL, SOURCE, Program
-from .emit import _Emission
+from .emit import Emission
 
 __all__ = ["XlaEmission", "emit_compiled", "emit_for_xla", "recomputed_runs"]
 
@@ -46,19 +46,15 @@ def emit_compiled(
 
     Parameters
     ----------
-    program : Program
-        The traced step.
-    plan : Plan
-        For `program.graph`.
-    inputs : sequence of tf.Tensor
-        The batch, flattened as the traced step's inputs.
+    program, plan, inputs
+        As for `emit.emit`.
     checks : sequence of tf.Operation
         The call comes after these, which TensorFlow runs: XLA leaves assertions out.
 
     Returns
     -------
     nest
-        What the step returns, in its own structure.
+        As `emit.emit`.
     """
     step = tf.function(lambda *batch: emit_for_xla(program, plan, batch), autograph=False, jit_compile=True)
     with tf.control_dependencies(list(checks)):
@@ -69,8 +65,7 @@ def emit_for_xla(program: Program, plan: Plan, inputs: Sequence[tf.Tensor]) -> A
     """Emit a plan into a function under construction that XLA will compile. Arguments and result as `emit_compiled`."""
     emission = XlaEmission(program, tf.compat.v1.get_default_graph(), inputs)
     emission.run(plan, recomputed_runs(plan))
-    flat = [None if t is None else emission.tensor(t) for t in tf.nest.flatten(program.step.structured_outputs)]
-    return tf.nest.pack_sequence_as(program.step.structured_outputs, flat)
+    return emission.outputs()
 
 
 def recomputed_runs(plan: Plan) -> list[int]:
@@ -93,7 +88,7 @@ def recomputed_runs(plan: Plan) -> list[int]:
     return runs
 
 
-class XlaEmission(_Emission):
+class XlaEmission(Emission):
     """An emission whose recomputations are tied by data to what was computed before their run."""
 
     def __init__(

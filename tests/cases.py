@@ -123,7 +123,7 @@ def assert_same_state(model: keras.Model, other: keras.Model, rtol: float = 0.0)
 def program_of(model: keras.Model, case: Case, batch: int | None = None) -> Program:
     """The model's step, traced for a batch, with FLOPs for costs."""
     spec, found = data_spec(model, None, None, case.data(batch or case.batch))
-    build_training(model)
+    build_training(model, spec)
     traced = trace_step(model.train_step, spec)
     shapes = [tf.TensorShape([found if d is None else d for d in t.shape]) for t in traced.inputs]
     program = build_program(traced, with_static_batch(traced, shapes), model.name)

@@ -196,6 +196,23 @@ def test_compiling_changes_no_variable():
     assert all(before[k].tobytes() == after[k].tobytes() for k in before)
 
 
+@pytest.mark.parametrize("buildable", [True, False])
+def test_variables_of_losses_and_metrics_are_made_before_tracing(monkeypatch, buildable):
+    """A step that creates variables is traced twice."""
+    steps, real = [], keras.optimizers.Optimizer.apply_gradients
+    monkeypatch.setattr(
+        keras.optimizers.Optimizer, "apply_gradients", lambda *given: (steps.append(1), real(*given))[1]
+    )
+    plain, model = make(DENSE), make(DENSE)
+    if not buildable:
+        monkeypatch.setattr(model, "_symbolic_build", lambda **given: 1 / 0)
+    compile_quickly(model, DENSE)
+    assert len(steps) == (1 if buildable else 2)
+    monkeypatch.undo()
+    assert train(plain, DENSE) == train(model, DENSE)
+    assert_same_state(plain, model)
+
+
 @pytest.mark.parametrize("name", ["dense", "own_step"])
 def test_restore_undoes_everything(name):
     case = CASES[name]

@@ -58,7 +58,7 @@ class Controller:
         return self.plans[key]
 
     def _plan(self, spec: Any) -> PlannedStep:
-        build_training(self.model)
+        build_training(self.model, spec)
         earlier, options = list(self.plans.values()), self.options
         if earlier:  # a share of the plain peak was a share of the first plan's
             options = replace(options, budget=Budget(size_bytes=earlier[0].report.budget_bytes))
@@ -230,17 +230,26 @@ def _put(model: keras.Model, name: str, value: Any) -> None:
     object.__setattr__(model, name, value)
 
 
-def build_training(model: keras.Model) -> None:
-    """Create the optimizer's slots, as Keras does at the first fit; tracing makes the variables of losses and metrics.
+def build_training(model: keras.Model, spec: Any) -> None:
+    """Create the optimizer's slots and the variables of losses and metrics, as Keras does at the first fit.
 
-    A `train_step` of one's own may train some of the variables, or have other optimizers: it makes the slots that it
-    needs when it is traced.
+    A step that creates variables would be traced twice: by a model that cannot be built so, and by a `train_step` of
+    one's own, which may train some of the variables, or have other optimizers.
+
+    Parameters
+    ----------
+    spec : nest of tf.TensorSpec
+        Of the data.
     """
     step = getattr(getattr(model, "_checkmate_controller", None), "plain_step", model.train_step)
     if getattr(step, "__func__", None) is not keras.Model.train_step:
         return
     if getattr(model, "compiled", False) and model.optimizer is not None and not model.optimizer.built:
         _build_whole(model.optimizer, model.trainable_variables)
+    try:
+        model._symbolic_build(data_batch=spec)
+    except Exception as error:  # noqa: BLE001 - whatever user code raises; tracing will tell, if it matters
+        log.debug("%s: losses and metrics are built while tracing: %s", model.name, error)
 
 
 def _build_whole(optimizer: keras.Optimizer, variables: list[Any]) -> None:

@@ -233,7 +233,7 @@ def op_graph(
     """
     _check_model(model)
     spec, batch = data_spec(model, batch_size, input_spec, data)
-    build_training(model)
+    build_training(model, spec)
     return step_graph(_plain_step(model), spec, batch, costs, model.name)
 
 

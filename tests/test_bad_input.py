@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
-
 import keras
 import numpy as np
 import pytest
@@ -176,29 +172,6 @@ def test_a_step_that_fails():
     model = Broken(inputs, keras.layers.Dense(4)(inputs))
     model.compile("sgd", "mse")
     _refused(model, TraceError, "ZeroDivisionError: on purpose")
-
-
-@pytest.mark.feature(
-    "Many devices", "a model in the scope of a strategy with several replicas", refused="one budget is for one device"
-)
-def test_two_devices():
-    """A strategy over two devices is refused; logical devices must be made before TensorFlow starts."""
-    program = """
-        import tensorflow as tf, keras, checkmate_tf
-        cpu = tf.config.list_physical_devices("CPU")[0]
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-        with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
-            model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-            model.compile("sgd", "mse")
-        for call in (checkmate_tf.compile, lambda m, *a, **k: checkmate_tf.gradient_function(m, "mse", *a, **k)):
-            try:
-                call(model, 0.5, batch_size=4)
-            except checkmate_tf.ModelError as error:
-                print("refused:", error)
-    """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=300)
-    assert done.stdout.count("refused:") == 2, done.stderr
-    assert "2 devices by MirroredStrategy" in done.stdout and "outside of the strategy's scope" in done.stdout
 
 
 def test_operations_on_two_accelerators():

@@ -15,9 +15,10 @@ import tensorflow as tf
 from ..errors import BatchSizeError, CheckmateError, InfeasibleBudgetError
 from ..report import Report
 from ..units import Budget, format_bytes
+from .distribution import Distribution
 from .fit import PlanOptions, near_limit
 from .frameworks import loss_of
-from .measure import find_device
+from .measure import Device, find_device
 from .planner import PlannedStep, expected_peak_bytes, plan_again, plan_step
 from .spec import spec_of_tensors
 
@@ -32,10 +33,18 @@ _TOO_LARGE = "checkmate_tf: the batch is larger than the"
 class Controller:
     """Stands in for a model's train_step: plans once for each structure of data, then emits the plan."""
 
-    def __init__(self, model: keras.Model, options: PlanOptions, batch_size: int, plain_step: Callable[[Any], Any]):
+    def __init__(
+        self,
+        model: keras.Model,
+        options: PlanOptions,
+        batch_size: int,
+        plain_step: Callable[[Any], Any],
+        distribution: Distribution | None = None,
+    ):
         self.model = model
         self.options = options
-        self.batch_size = batch_size
+        self.distribution = distribution
+        self.batch_size = batch_size if distribution is None else distribution.share(batch_size)
         self.plain_step = plain_step
         self.plans: dict[Any, PlannedStep] = {}
         self.unfit = 0  # least peak, bytes, for which no plan could be made
@@ -62,16 +71,27 @@ class Controller:
         earlier, options = list(self.plans.values()), self.options
         if earlier:  # a share of the plain peak was a share of the first plan's
             options = replace(options, budget=Budget(size_bytes=earlier[0].report.budget_bytes))
-        return plan_step(self.plain_step, spec, self.batch_size, options, self.model.name, earlier)
+        return plan_step(self.plain_step, spec, self.batch_size, options, self.model.name, earlier, self.distribution)
 
     def step(self, data: Any) -> Any:
         """One training step, as the model's own `train_step`."""
         if not tf.inside_function():
             return tf.function(self.step, autograph=False)(data)
-        spec = spec_of_tensors(data)
-        planned = self.plan(spec)
-        flat = [t for t in tf.nest.flatten(data) if t is not None]
-        return planned.emit(*_limit_batch(flat, tf.nest.flatten(spec), self.batch_size))
+        if self.distribution is not None:
+            return self.distribution.together(data, self._emit)
+        return self._emit([data])
+
+    def _emit(self, given: list[Any]) -> Any:
+        """The planned step on the data of each replica."""
+        spec = spec_of_tensors(given[0])
+        planned, specs = self.plan(spec), tf.nest.flatten(spec)
+        flat: list[tf.Tensor] = []
+        checks: list[tf.Operation] = []
+        for data in given:
+            tensors = [t for t in tf.nest.flatten(data) if t is not None]
+            limited, more = _limit_batch(tensors, specs, self.batch_size)
+            flat, checks = flat + limited, checks + more
+        return planned.emit(flat, checks)
 
     def attach(self) -> None:
         """Put the planned step in the model's place."""
@@ -130,7 +150,7 @@ class Controller:
         InfeasibleBudgetError
             If no plan leaves room for it, and the allocator has a hard limit: training would run out of memory.
         """
-        device = find_device()
+        device = self._device()
         if tf.inside_function() or not (self.options.verify and device.measurable and self.plans):
             return
         key, planned = list(self.plans.items())[-1]
@@ -160,7 +180,7 @@ class Controller:
 
     def watch(self) -> None:
         """Note the device's peak while training; over the budget, plan again with the difference taken off."""
-        device = find_device()
+        device = self._device()
         if not (self.options.verify and device.measurable):
             return
         key, planned = list(self.plans.items())[-1]
@@ -185,6 +205,9 @@ class Controller:
                 return
         self.plans[key] = replace(planned, report=replace(report, training_peak_bytes=peak))
         _put(self.model, "checkmate", self.report)
+
+    def _device(self) -> Device:
+        return find_device() if self.distribution is None else self.distribution.device
 
     def _plan_again(self, key: Any, peak: int) -> None:
         """Put a plan with room for the rest of training in the place of the one at `key`.
@@ -245,9 +268,11 @@ def build_training(model: keras.Model, spec: Any) -> None:
     if getattr(step, "__func__", None) is not keras.Model.train_step:
         return
     if getattr(model, "compiled", False) and model.optimizer is not None and not model.optimizer.built:
-        _build_whole(model.optimizer, model.trainable_variables)
+        with model.distribute_strategy.scope():
+            _build_whole(model.optimizer, model.trainable_variables)
     try:
-        model._symbolic_build(data_batch=spec)
+        with model.distribute_strategy.scope():
+            model._symbolic_build(data_batch=spec)
     except Exception as error:  # noqa: BLE001 - whatever user code raises; tracing will tell, if it matters
         log.debug("%s: losses and metrics are built while tracing: %s", model.name, error)
 

@@ -113,6 +113,11 @@ class Emission:
             self.current[given.op] = [t]
         for external, internal in program.step.captures:
             self.current[internal.op] = [external]
+        while getattr(graph, "is_control_flow_graph", False):  # the body of a loop, which captures no such values
+            graph = graph.outer_graph
+        for ask, internal in program.step.call_time:
+            spec = tf.TensorSpec(internal.shape, internal.dtype)
+            self.current[internal.op] = [graph.capture_call_time_value(lambda ask=ask: ask()[0], spec)]
 
     def run(self, plan: Plan, order: Sequence[int]) -> None:
         """Emit all computations; each waits for as many of the first ones as `order` says."""
@@ -225,7 +230,7 @@ class Emission:
         if op not in self.copies:
             if op in self.current:  # an input or a captured tensor: always there
                 return []
-            kind = self.program.classes[op]
+            kind = self.program.classes.get(op, SOURCE)
             if kind not in (SOURCE, SHAPE, VIEW):
                 raise PlanError(f"{op.name} must run before what waits for it")
             if kind == VIEW:

@@ -16,6 +16,7 @@ from ..errors import JitCompileError, ModelError
 from ..graph import Graph
 from ..units import parse_budget
 from .controller import Controller, batch_errors, build_training
+from .distribution import distribution_of
 from .fit import PlanOptions
 from .frameworks import as_called, framework_of, is_compiled
 from .planner import step_graph
@@ -51,10 +52,10 @@ def compile(  # noqa: A001 - the name that the package offers
     model : keras.Model
         Built and compiled. It is changed in place; `restore` undoes it. If anything fails it stays as it was.
     budget : int, float or str
-        Total memory of the device: bytes, `"1.5GB"`, a fraction of the plain step's predicted peak (0.6, `"60%"`), or
-        `"auto"`, the device's limit.
+        Total memory of the device (of each one, under `tf.distribute`): bytes, `"1.5GB"`, a fraction of the plain
+        step's predicted peak (0.6, `"60%"`), or `"auto"`, the device's limit.
     batch_size : int, optional
-        The largest batch. Smaller ones work. Not needed if `input_spec` or `data` tells it.
+        The largest batch, of all replicas together. Smaller ones work. Not needed if `input_spec` or `data` tells it.
     input_spec : nest of tf.TensorSpec, optional
         `(x, y)` or `(x, y, sample_weight)`. Needed (or `data`) for models that do not declare their inputs.
     data : tuple of arrays or tf.data.Dataset, optional
@@ -106,7 +107,13 @@ def compile(  # noqa: A001 - the name that the package offers
     """
     wanted = parse_budget(budget)
     _check_model(model)
+    distribution = distribution_of(model)
     jit_compile = _resolve_jit(model)
+    if jit_compile and distribution is not None:
+        raise JitCompileError(
+            f"{model.name!r} has jit_compile=True and is spread over {distribution.replicas} devices, which is not "
+            "served together: compile the model with jit_compile=False"
+        )
     spec, batch = data_spec(model, batch_size, input_spec, data)
     with progress_bars(progress) as tell:
         options = PlanOptions(
@@ -114,7 +121,7 @@ def compile(  # noqa: A001 - the name that the package offers
             jit_compile=jit_compile,
         )  # fmt: skip
         earlier = getattr(model, "_checkmate_controller", None)
-        controller = Controller(model, options, batch, _plain_step(model))
+        controller = Controller(model, options, batch, _plain_step(model), distribution)
         controller.plan(spec)
     if earlier is not None:
         restore(model)
@@ -232,9 +239,12 @@ def op_graph(
         As `compile`, except for budgets.
     """
     _check_model(model)
+    distribution = distribution_of(model)
     spec, batch = data_spec(model, batch_size, input_spec, data)
     build_training(model, spec)
-    return step_graph(_plain_step(model), spec, batch, costs, model.name)
+    if distribution is not None:
+        batch = distribution.share(batch)
+    return step_graph(_plain_step(model), spec, batch, costs, model.name, distribution)
 
 
 def _plain_step(model: Any) -> Callable[[Any], Any]:
@@ -258,8 +268,8 @@ def _check_strategy(model: keras.Model) -> None:
     strategy = getattr(model, "distribute_strategy", None)
     if strategy is not None and strategy.num_replicas_in_sync > 1:
         raise ModelError(
-            f"{model.name!r} is spread over {strategy.num_replicas_in_sync} devices by {type(strategy).__name__}; one "
-            "budget is for one device: build and compile the model outside of the strategy's scope"
+            f"{model.name!r} is spread over {strategy.num_replicas_in_sync} devices by {type(strategy).__name__}; this "
+            "function is for one device: build the model outside of the strategy's scope, or use checkmate_tf.compile"
         )
 
 
@@ -267,7 +277,6 @@ def _check_model(model: Any) -> None:
     _check_built(model)
     if not is_compiled(model):
         raise ModelError(f"{model.name!r} is not compiled: call model.compile(optimizer=..., loss=...) first")
-    _check_strategy(model)
 
 
 def _resolve_jit(model: Any) -> bool:

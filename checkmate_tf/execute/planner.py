@@ -18,9 +18,11 @@ from ..report import Report
 from ..schedule import Schedule, keep_all
 from ..schedule_file import read_schedule
 from ..trace.program import Program, build_program
+from ..trace.replicas import split_replicas
 from ..trace.static import StaticStep, with_static_batch
 from ..trace.step import TracedStep, trace_step
 from ..units import Budget
+from .distribution import NOT_MEASURED, Distribution
 from .emit import emit
 from .fit import SURE, Job, PlanOptions, fit, fit_given, solving_seconds, timed
 from .measure import HOW_TO_MEASURE, Device, find_device
@@ -56,6 +58,7 @@ def plan_step(
     options: PlanOptions,
     name: str,
     earlier: Sequence[PlannedStep] = (),
+    distribution: Distribution | None = None,
 ) -> PlannedStep:
     """Plan a training step.
 
@@ -70,6 +73,8 @@ def plan_step(
         Of the model, for messages.
     earlier : sequence of PlannedStep
         Plans for other structures of data; a schedule for an equal graph is used again.
+    distribution : Distribution, optional
+        The step is that of all replicas side by side. Budget, batch size and costs are of one.
 
     Raises
     ------
@@ -82,8 +87,8 @@ def plan_step(
     """
     seconds: dict[str, float] = {}
     saved = None if options.schedule is None or earlier else read_schedule(options.schedule)
-    device = find_device()
-    program, graph = _trace(step, spec, batch_size, options, name, device, seconds)
+    device = find_device() if distribution is None else distribution.device
+    program, graph = _trace(step, spec, batch_size, options, name, device, seconds, distribution)
     plain = keep_all(graph)
     budget_bytes = _budget_bytes(options.budget, plain, device)
     for other in earlier:
@@ -95,10 +100,12 @@ def plan_step(
         best, more = fit(job)
         attempts += more
     schedule = best.schedule
-    why = "" if attempts else HOW_TO_MEASURE if options.verify else "verify=False"
+    reason = HOW_TO_MEASURE if distribution is None else NOT_MEASURED
+    why = "" if attempts else reason if options.verify else "verify=False"
     report = Report(
         model=name,
         device=device.name,
+        replicas=1 if distribution is None else distribution.replicas,
         batch_size=batch_size,
         asked=str(options.budget),
         budget_bytes=budget_bytes,
@@ -118,9 +125,17 @@ def plan_step(
     return PlannedStep(program, schedule, report, batch_size, best.limit_bytes, options.jit_compile)
 
 
-def step_graph(step: Callable[[Any], Any], spec: Any, batch_size: int, costs: CostSpec, name: str) -> Graph:
+def step_graph(
+    step: Callable[[Any], Any],
+    spec: Any,
+    batch_size: int,
+    costs: CostSpec,
+    name: str,
+    distribution: Distribution | None = None,
+) -> Graph:
     """The graph that `plan_step` would plan, without planning it. Arguments and errors as there."""
-    return _trace(step, spec, batch_size, PlanOptions(costs=costs, verify=False), name, find_device(), {})[1]
+    options = PlanOptions(costs=costs, verify=False)
+    return _trace(step, spec, batch_size, options, name, find_device(), {}, distribution)[1]
 
 
 def plan_again(planned: PlannedStep, peak_bytes: int, options: PlanOptions) -> PlannedStep:
@@ -178,11 +193,19 @@ def _trace(
     name: str,
     device: Device,
     seconds: dict[str, float],
+    distribution: Distribution | None,
 ) -> tuple[Program, Graph]:
     """The step's program, and its graph with costs."""
+    replicas = None
     with timed(seconds, "trace"):
         options.tell("trace", 0, 1, name)
-        traced = trace_step(step, spec)
+        if distribution is None:
+            traced = trace_step(step, spec)
+        else:
+            every = len(distribution.devices)
+            traced = trace_step(distribution.side_by_side(step), (spec,) * every, devices=every)
+            replicas = split_replicas(traced, distribution.devices)
+            traced = replicas.first
         shapes = [tf.TensorShape([batch_size if d is None else d for d in t.shape]) for t in traced.inputs]
         static = with_static_batch(traced, shapes)
     with timed(seconds, "costs"):
@@ -190,6 +213,8 @@ def _trace(
     with timed(seconds, "trace"):
         program = build_program(traced, static, name, scratch=scratch)
         graph = program.graph.with_costs(program.node_costs(traced.operations, costs), cost_unit(options.costs))
+        if replicas is not None:
+            program = replicas.all_in(program)
         options.tell("trace", 1, 1, f"{len(graph)} nodes of {len(traced.operations)} operations")
     return program, graph
 

@@ -50,6 +50,9 @@ class Report:
     ----------
     model, device : str
     batch_size : int
+        Of each replica.
+    replicas : int
+        How many devices run this plan, each on its share of the batch.
     asked : str
         The budget as given.
     budget_bytes, plain_peak_bytes, predicted_peak_bytes : int
@@ -95,6 +98,7 @@ class Report:
     schedule: Schedule = field(repr=False)
     training_peak_bytes: int | None = None
     exceeded_bytes: tuple[int, ...] = ()
+    replicas: int = 1
 
     @property
     def overhead(self) -> float:
@@ -164,8 +168,9 @@ class Report:
                 measured += f" ({format_bytes(self.foreign_bytes)} of it other tenants of the device)"
         else:
             measured = f"not measured: {self.not_measured}"
+        where = self.device if self.replicas == 1 else f"each of {self.replicas} devices"
         rows = [
-            ("model", f"{self.model}, batch {self.batch_size}, on {self.device}"),
+            ("model", f"{self.model}, batch {self.batch_size}, on {where}"),
             ("budget", f"{format_bytes(self.budget_bytes)} (asked: {self.asked})"),
             (
                 "plain step",

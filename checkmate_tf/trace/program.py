@@ -182,7 +182,8 @@ def _group(
     small: dict[int, list[tf.Operation]] = {}
     shapes: dict[int, list[tf.Operation]] = {}
     for op in operations:
-        ready = max((level[p] for p in [*(t.op for t in inputs_of(op)), *op.control_inputs]), default=-1)
+        before = [*(t.op for t in inputs_of(op)), *(c for c in op.control_inputs if c in classes)]  # or of a replica
+        ready = max((level[p] for p in before), default=-1)
         if classes[op] == LARGE:
             ready = len(large)
             large.append(op)

@@ -24,6 +24,9 @@ class TracedStep:
     inputs : list of tf.Tensor
         The placeholders of the data, in flattened order, resources excluded.
     captures : list of (external, internal) tensors
+    call_time : list of (function, internal tensor)
+        Captures whose values are asked for at each call (the numbers of collective operations): the function returns
+        a list of one.
     outputs : list of tf.Tensor
         Flattened results.
     structured_outputs : nest
@@ -35,12 +38,13 @@ class TracedStep:
     graph: tf.Graph
     inputs: list[tf.Tensor]
     captures: list[tuple[Any, tf.Tensor]]
+    call_time: list[tuple[Callable[[], Any], tf.Tensor]]
     outputs: list[tf.Tensor]
     structured_outputs: Any
     operations: list[tf.Operation]
 
 
-def trace_step(step: Callable[[Any], Any], spec: Any) -> TracedStep:
+def trace_step(step: Callable[[Any], Any], spec: Any, devices: int = 1) -> TracedStep:
     """Trace `step(spec)` without autograph, as Keras does.
 
     Parameters
@@ -48,13 +52,15 @@ def trace_step(step: Callable[[Any], Any], spec: Any) -> TracedStep:
     step : callable of one argument
     spec : nest of tf.TensorSpec
         Batch dimension None.
+    devices : int
+        How many accelerators the step may use: one for each replica.
 
     Raises
     ------
     TraceError
         If the step fails while it is traced; the cause is chained.
     ModelError
-        If operations are placed on more than one accelerator.
+        If operations are placed on more accelerators.
     """
     try:
         concrete = tf.function(step, autograph=False).get_concrete_function(spec)
@@ -67,16 +73,21 @@ def trace_step(step: Callable[[Any], Any], spec: Any) -> TracedStep:
         ) from error
     graph = concrete.graph
     captures = list(graph.captures)
-    captured = {id(internal) for _, internal in captures}
+    call_time = list(zip(graph.deferred_external_captures, graph.deferred_internal_captures, strict=True))
+    if not all(tf.is_tensor(internal) for _, internal in call_time):
+        raise TraceError("the training step asks at each call for values that are not single tensors: pass them to it")
+    captured = {id(internal) for _, internal in captures + call_time}
     inputs = [t for t in graph.inputs if id(t) not in captured]
     operations = needed_operations(graph, concrete.outputs)
-    devices = {op.device for op in operations if op.device and "CPU" not in op.device.upper()}
-    if len(devices) > 1:
+    used = {op.device for op in operations if op.device and "CPU" not in op.device.upper()}
+    if len(used) > devices:
         raise ModelError(
-            f"the model runs on several devices ({', '.join(sorted(devices))}); one budget is for one device: build "
+            f"the model runs on several devices ({', '.join(sorted(used))}); one budget is for one device: build "
             "the model without tf.device scopes"
         )
-    return TracedStep(graph, inputs, captures, list(concrete.outputs), concrete.structured_outputs, operations)
+    return TracedStep(
+        graph, inputs, captures, call_time, list(concrete.outputs), concrete.structured_outputs, operations
+    )
 
 
 def needed_operations(graph: tf.Graph, outputs: list[tf.Tensor]) -> list[tf.Operation]:

@@ -126,7 +126,7 @@ def measure(request: dict, folder: Path) -> dict:
     model = network.model()
     batch = tuple(tf.constant(a) for a in network.data(1))
     spec, _ = data_spec(model, None, None, network.data(1))
-    build_training(model)
+    build_training(model, spec)
     model.train_step(batch)  # makes the variables of the metrics
     variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
     variables = list({id(v): v for v in variables}.values())
@@ -223,8 +223,7 @@ def emission(way: str, program: Program, schedule: Schedule) -> Callable[..., An
     def with_barriers(*inputs: tf.Tensor) -> Any:
         made = WithBarriers(program, tf.compat.v1.get_default_graph(), inputs)
         made.run(schedule.plan, recomputed_runs(schedule.plan))
-        flat = [None if t is None else made.tensor(t) for t in tf.nest.flatten(program.step.structured_outputs)]
-        return tf.nest.pack_sequence_as(program.step.structured_outputs, flat)
+        return made.outputs()
 
     return {
         "emitted": lambda *inputs: emit(program, schedule.plan, schedule.peak_bytes, inputs),

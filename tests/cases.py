@@ -120,6 +120,14 @@ def assert_same_state(model: keras.Model, other: keras.Model, rtol: float = 0.0)
             assert a.tobytes() == b.tobytes(), name
 
 
+@functools.cache
+def trained_plainly(name: str) -> tuple[dict[str, list[float]], list[bytes]]:
+    """History and state after `train` of the plain model of one of `CASES`, with Grappler off; no test changes them."""
+    model = make(CASES[name])
+    history = train(model, CASES[name])
+    return history, [value.tobytes() for value in state(model).values()]
+
+
 def program_of(model: keras.Model, case: Case, batch: int | None = None) -> Program:
     """The model's step, traced for a batch, with FLOPs for costs."""
     spec, found = data_spec(model, None, None, case.data(batch or case.batch))

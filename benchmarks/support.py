@@ -30,7 +30,7 @@ from xml.etree import ElementTree
 HERE = Path(__file__).parent
 TESTS, README = HERE.parent / "tests", HERE.parent / "README.md"
 OUTCOMES = HERE / "results" / "support" / "outcomes.json"
-GROUPS = ("Models", "Training", "XLA", "Many devices", "Schedules that last", "Faults")
+GROUPS = ("Models", "Training", "XLA", "Many devices and machines", "Schedules that last", "Faults")
 BEGIN, END = "<!-- support table: made by benchmarks/support.py -->\n", "<!-- end of the support table -->\n"
 
 # outcomes by file, then by test: {"outcome": "passed", "features": ["Models: shared layers"]}

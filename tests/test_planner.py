@@ -92,6 +92,20 @@ def test_a_peak_over_the_budget_plans_again(monkeypatch):
     assert "plans tried" in str(report)
 
 
+def test_computations_out_of_order_leave_room_in_the_budget(monkeypatch):
+    """Far below the budget they may need 15% more than was predicted; near it, nothing that pieces may take."""
+    limits = _measures(monkeypatch, 0)
+    far = compile_quickly(make(DENSE), DENSE, verify=True, budget="10GB").checkmate
+    assert limits == [int(1.15 * far.predicted_peak_bytes)]
+    limits.clear()
+    near = compile_quickly(make(DENSE), DENSE, verify=True, budget=0.8).checkmate
+    most = 0.95 * near.budget_bytes - 0.1 * (near.budget_bytes - near.variable_bytes - near.input_bytes)
+    for attempt, limit in zip(near.attempts, limits, strict=True):
+        loose = int(1.15 * attempt.predicted_bytes)
+        assert limit == pytest.approx(max(attempt.predicted_bytes, min(loose, most)), rel=0.01)
+    assert limits[-1] < loose
+
+
 @pytest.mark.feature("Faults", "out of memory while a plan is measured")
 def test_out_of_memory_while_measuring_plans_again(monkeypatch):
     _measures(monkeypatch, None, 0)

@@ -54,6 +54,7 @@ _CLEAR = 0.72  # share of such a limit that a plan may be measured at: a quarter
 _ROOM = 0.6  # share of such a limit that the first plan to be measured may take, by prediction
 _MOST = 0.88  # share of such a limit above which a plan is refused: sooner or later a step would run out of memory
 _LOOSE = 1.15  # of a predicted peak: what computations out of order may need; they seldom do, and it is measured
+_PIECES = 0.1  # of the memory for activations, what pieces take at least: left free by computations out of order too
 _REUSED = "solved before"  # a stage: the seconds that schedules from the cache took when they were made
 
 
@@ -149,8 +150,16 @@ class Job:
         return self.measure and near_limit(self.device, self.budget_bytes)
 
     def limit_bytes(self, schedule: Schedule) -> int:
-        """What computations may need that do not keep the schedule's order; see `emit`."""
-        return int(_LOOSE * schedule.peak_bytes) if self.measure and not self.near_limit else schedule.peak_bytes
+        """What computations may need that do not keep the schedule's order; see `emit`.
+
+        The worst order may come in any step, though the measured ones did not show it: the allocator's pieces have to
+        fit beside it.
+        """
+        peak = schedule.peak_bytes
+        if not self.measure or self.near_limit:
+            return peak
+        pieces = _PIECES * max(0, self.budget_bytes - self.graph.constant_bytes)
+        return max(peak, min(int(_LOOSE * peak), int(SURE * self.budget_bytes - pieces)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,17 +16,19 @@ every forward value up to the last stage, and its artifact leaves twice the room
 (they are part of the peak, and taken off the memory again). Counted so (`retained_peak_bytes`), these graphs give the
 published figures: VGG19 167 samples (artifact's README), U-Net at batch 32 23 GB (section 6.2), MobileNet 217 samples
 (figure 6: 1,105 is 5.1 times that). U-Net's 16 samples are those of 12e9 bytes, the artifact's default; 16e9 bytes
-hold 22.
+hold 22. What a heuristic keeps is counted in the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from itertools import accumulate
 
 import keras
 
 from checkmate_tf.graph import FORWARD, Graph
 from checkmate_tf.schedule import keep_all
+from checkmate_tf.strategies.keepset import keepset_sequence
 from checkmate_tf.trace.layers import layer_graph
 
 __all__ = ["MODELS", "V100_BYTES", "graph_of", "max_batch", "retained_peak_bytes"]
@@ -171,18 +173,36 @@ def graph_of(name: str, batch_size: int = 1, costs: str = "artifact") -> Graph:
     return layer_graph(MODELS[name](), batch_size, costs)
 
 
-def retained_peak_bytes(graph: Graph) -> int:
-    """Peak of the papers' checkpoint-all, constants left out: forward values are held up to the last stage.
+def retained_peak_bytes(graph: Graph, kept: Collection[int] | None = None, again: bool = False) -> int:
+    """Peak of a heuristic's schedule as the papers count it, constants left out: it holds what it keeps to the end.
 
     Parameters
     ----------
     graph : Graph
         Layer level.
+    kept : collection of int, optional
+        The forward nodes that the heuristic keeps. Default: all of them, which is checkpoint-all.
+    again : bool
+        Whether values that are computed again are held to the last stage, too.
     """
-    n = len(graph)
-    last = [max(users, default=i) for i, users in enumerate(graph.users)]
-    last = [max(end, n - 2) if kind == FORWARD else end for end, kind in zip(last, graph.kinds, strict=True)]
-    return max(sum(int(graph.sizes[i]) for i in range(t + 1) if last[i] >= t) for t in range(n))
+    sequence = list(range(len(graph))) if kept is None else keepset_sequence(graph, kept)
+    newest: dict[int, int] = {}  # node -> position of its last computation so far
+    last = list(range(len(sequence)))  # position at which each computation's value is read last
+    held = []
+    for k, node in enumerate(sequence):
+        for i in graph.inputs[node]:
+            last[newest[i]] = k
+        if graph.kinds[node] == FORWARD and (kept is None or node in kept or (again and node in newest)):
+            held.append(k)
+        newest[node] = k
+    end = max(newest[node] for node in range(max(len(graph) - 2, 0), len(graph) - 1))
+    for k in held:
+        last[k] = max(last[k], end)
+    change = [0] * (len(sequence) + 1)
+    for k, node in enumerate(sequence):
+        change[k] += int(graph.sizes[node])
+        change[last[k] + 1] -= int(graph.sizes[node])
+    return max(accumulate(change))
 
 
 def max_batch(peak_bytes: int, constant_bytes: int, memory_bytes: int = V100_BYTES) -> int:

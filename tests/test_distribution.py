@@ -52,7 +52,9 @@ def test_every_replica_saves_memory(mirrored):
 
 
 @pytest.mark.feature(
-    "Many devices and machines", "one budget for a step that no plan can be made of", refused="the error says why"
+    "Many devices and machines",
+    "replicas with `ReductionToOneDevice`, XLA or `gradient_function`",
+    refused="the error says why",
 )
 def test_what_cannot_be_planned_for_replicas_is_refused(mirrored):
     assert mirrored["one device"][0] == "ModelError" and "cross_device_ops" in mirrored["one device"][1]

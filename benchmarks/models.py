@@ -2,9 +2,10 @@
 
 Classification at 224 x 224 with 1,000 classes (keras.applications), segmentation at 416 x 608 with 19 classes (those of
 Cityscapes), and a transformer of 245 nodes. The segmentation networks have the layout of the public collection that
-Checkmate used (image-segmentation-keras, 2019): an encoder of five levels, each halving the image; a decoder that
-starts from level 4 and ends at half the resolution; a row of class scores for each pixel. The decoder's convolutions
-have a padding layer before and a batch normalisation after, and no ReLU.
+Checkmate used (image-segmentation-keras, 2019): an encoder of five levels, each halving the image (VGG16, ResNet50,
+MobileNet, or one convolution a level: "plain"); a decoder; a row of class scores for each pixel. The decoders of U-Net
+and SegNet start from level 4 and end at half the resolution; their convolutions have a padding layer before and a batch
+normalisation after, and no ReLU. PSPNet takes 384 x 576, since its grids of 1, 2, 3 and 6 cells must divide level 5.
 
 Run it to print, for each network, the graph, and the largest batch on a V100 without recomputation.
 
@@ -22,6 +23,7 @@ hold 22. What a heuristic keeps is counted in the same way.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 from itertools import accumulate
 
 import keras
@@ -34,10 +36,12 @@ from checkmate_tf.trace.layers import layer_graph
 __all__ = ["MODELS", "V100_BYTES", "graph_of", "max_batch", "retained_peak_bytes"]
 
 L = keras.layers
+Levels = list[keras.KerasTensor]
 
 V100_BYTES = 16_000_000_000
 CLASSES = 19
 IMAGE = (416, 608, 3)
+PYRAMID_IMAGE = (384, 576, 3)
 
 
 def application(name: str) -> Callable[[], keras.Model]:
@@ -48,10 +52,10 @@ def application(name: str) -> Callable[[], keras.Model]:
 # Segmentation -----------------------------------------------------------------------------------------------------
 
 
-def vgg_encoder(image: keras.KerasTensor) -> list[keras.KerasTensor]:
+def vgg_encoder(image: keras.KerasTensor) -> Levels:
     """VGG16 up to its last pooling: the value of each of the five levels."""
     x = image
-    levels: list[keras.KerasTensor] = []
+    levels: Levels = []
     for filters, depth in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
         level = len(levels) + 1
         for k in range(depth):
@@ -61,15 +65,36 @@ def vgg_encoder(image: keras.KerasTensor) -> list[keras.KerasTensor]:
     return levels
 
 
-def plain_encoder(image: keras.KerasTensor) -> list[keras.KerasTensor]:
+def plain_encoder(image: keras.KerasTensor) -> Levels:
     """One normalised convolution a level."""
     x = image
-    levels: list[keras.KerasTensor] = []
+    levels: Levels = []
     for filters in (64, 128, 256, 256, 256):
         x = L.Activation("relu")(decoder_conv(x, filters))
         x = L.MaxPooling2D()(x)
         levels.append(x)
     return levels
+
+
+def resnet_encoder(image: keras.KerasTensor) -> Levels:
+    """ResNet50 without its head: the first activation, then the end of each stage."""
+    ends = ("conv1_relu", "conv2_block3_out", "conv3_block4_out", "conv4_block6_out", "conv5_block3_out")
+    network = keras.applications.ResNet50(include_top=False, weights=None, input_tensor=image)
+    return [network.get_layer(name).output for name in ends]
+
+
+def mobilenet_encoder(image: keras.KerasTensor) -> Levels:
+    """MobileNet without its head: the last activation at each resolution."""
+    network = keras.applications.MobileNet(include_top=False, weights=None, input_tensor=image)
+    return [network.get_layer(f"conv_pw_{k}_relu").output for k in (1, 3, 5, 11, 13)]
+
+
+ENCODERS: dict[str, Callable[[keras.KerasTensor], Levels]] = {
+    "VGG16": vgg_encoder,
+    "ResNet50": resnet_encoder,
+    "MobileNet": mobilenet_encoder,
+    "plain": plain_encoder,
+}
 
 
 def decoder_conv(x: keras.KerasTensor, filters: int) -> keras.KerasTensor:
@@ -83,20 +108,20 @@ def pixel_scores(image: keras.KerasTensor, x: keras.KerasTensor, name: str) -> k
     return keras.Model(image, L.Activation("softmax")(rows), name=name)
 
 
-def unet() -> keras.Model:
-    """U-Net with a VGG16 encoder: three skips, from levels 3, 2 and 1."""
+def unet(encoder: str = "VGG16") -> keras.Model:
+    """U-Net: three skips, from levels 3, 2 and 1."""
     image = keras.Input(IMAGE)
-    *skips, x, _ = vgg_encoder(image)
+    *skips, x, _ = ENCODERS[encoder](image)
     x = decoder_conv(x, 512)
     for filters, skip in zip((256, 128, 64), reversed(skips), strict=True):
         x = decoder_conv(L.Concatenate()([L.UpSampling2D()(x), skip]), filters)
     return pixel_scores(image, L.Conv2D(CLASSES, 3, padding="same")(x), "unet")
 
 
-def segnet() -> keras.Model:
-    """SegNet with the plain encoder: the decoder upsamples, without skips."""
+def segnet(encoder: str = "plain") -> keras.Model:
+    """SegNet: the decoder upsamples, without skips."""
     image = keras.Input(IMAGE)
-    x = decoder_conv(plain_encoder(image)[3], 512)
+    x = decoder_conv(ENCODERS[encoder](image)[3], 512)
     for filters in (256, 128, 64):
         x = decoder_conv(L.UpSampling2D()(x), filters)
     return pixel_scores(image, L.Conv2D(CLASSES, 3, padding="same")(x), "segnet")
@@ -109,10 +134,10 @@ def fcn_scores(x: keras.KerasTensor) -> keras.KerasTensor:
     return L.Conv2D(CLASSES, 1)(x)
 
 
-def fcn8(encoder: Callable[[keras.KerasTensor], list[keras.KerasTensor]] = vgg_encoder) -> keras.Model:
-    """FCN-8s: scores of levels 5, 4 and 3, enlarged by transposed convolutions and added. VGG16 is its encoder."""
+def fcn8(encoder: str = "VGG16") -> keras.Model:
+    """FCN-8s: scores of levels 5, 4 and 3, enlarged by transposed convolutions and added."""
     image = keras.Input(IMAGE)
-    _, _, level3, level4, level5 = encoder(image)
+    _, _, level3, level4, level5 = ENCODERS[encoder](image)
     x = fcn_scores(level5)
     for level in (level4, level3):
         enlarged = L.Conv2DTranspose(CLASSES, 4, strides=2, use_bias=False)(x)
@@ -123,11 +148,42 @@ def fcn8(encoder: Callable[[keras.KerasTensor], list[keras.KerasTensor]] = vgg_e
     return pixel_scores(image, L.Conv2DTranspose(CLASSES, 16, strides=8, use_bias=False)(x), "fcn8")
 
 
-def fcn32() -> keras.Model:
-    """FCN-32s with a VGG16 encoder."""
+def fcn32(encoder: str = "VGG16") -> keras.Model:
+    """FCN-32s: scores of level 5, enlarged in one go."""
     image = keras.Input(IMAGE)
-    x = fcn_scores(vgg_encoder(image)[4])
+    x = fcn_scores(ENCODERS[encoder](image)[4])
     return pixel_scores(image, L.Conv2DTranspose(CLASSES, 64, strides=32, use_bias=False)(x), "fcn32")
+
+
+def pspnet(encoder: str = "VGG16") -> keras.Model:
+    """PSPNet: level 5 beside its means over grids of 1, 2, 3 and 6 cells a side."""
+    image = keras.Input(PYRAMID_IMAGE)
+    x = ENCODERS[encoder](image)[4]
+    _, height, width, _ = x.shape
+    means = [x]
+    for cells in (1, 2, 3, 6):
+        cell = height // cells, width // cells
+        mean = L.Conv2D(512, 1, use_bias=False)(L.AveragePooling2D(cell, strides=cell)(x))
+        mean = L.Activation("relu")(L.BatchNormalization()(mean))
+        means.append(L.UpSampling2D(cell, interpolation="bilinear")(mean))
+    x = L.Conv2D(512, 1, use_bias=False)(L.Concatenate()(means))
+    x = L.Activation("relu")(L.BatchNormalization()(x))
+    x = L.UpSampling2D(8, interpolation="bilinear")(L.Conv2D(CLASSES, 3, padding="same")(x))
+    return pixel_scores(image, x, "pspnet")
+
+
+SEGMENTATION: dict[str, Callable[..., keras.Model]] = {
+    "U-Net": unet, "SegNet": segnet, "FCN8": fcn8, "FCN32": fcn32, "PSPNet": pspnet,
+}  # fmt: skip
+"""Each with the encoder that it is published with, VGG16, or with another of `ENCODERS`."""
+
+
+def segmentation() -> dict[str, Callable[[], keras.Model]]:
+    """All segmentation networks: under their own names, and as "U-Net, ResNet50 encoder"."""
+    found: dict[str, Callable[[], keras.Model]] = dict(SEGMENTATION)
+    for name, build in SEGMENTATION.items():
+        found |= {f"{name}, {encoder} encoder": partial(build, encoder) for encoder in ENCODERS}
+    return found
 
 
 # Language ---------------------------------------------------------------------------------------------------------
@@ -152,11 +208,7 @@ MODELS: dict[str, Callable[[], keras.Model]] = {
     "ResNet50": application("ResNet50"),
     "DenseNet121": application("DenseNet121"),
     "DenseNet201": application("DenseNet201"),
-    "U-Net": unet,
-    "SegNet": segnet,
-    "FCN8": fcn8,
-    "FCN8, plain encoder": lambda: fcn8(plain_encoder),
-    "FCN32": fcn32,
+    **segmentation(),
     "transformer": transformer,
     "transformer-500": lambda: transformer(500, width=64, heads=4),
 }

@@ -110,8 +110,9 @@ def test_computations_out_of_order_leave_room_in_the_budget(monkeypatch):
 def test_out_of_memory_while_measuring_plans_again(monkeypatch):
     _measures(monkeypatch, None, 0)
     report = compile_quickly(make(DENSE), DENSE, verify=True, budget=0.8).checkmate
-    assert report.attempts[0].measured_bytes is None
-    assert report.attempts[1].target_bytes < report.attempts[0].target_bytes
+    first, second = report.attempts[:2]
+    assert first.measured_bytes is None
+    assert second.target_bytes < first.target_bytes or second.strict
     assert report.measured_peak_bytes <= report.budget_bytes and "out of memory" in str(report)
 
 

@@ -133,7 +133,7 @@ def write(options: Any) -> None:
     write_rows(options.output, COLUMNS, cells)
     lines = []
     for c in cells:
-        name = f"{c['network']}, {c['pixels']} px, batch {c['batch']}"
+        name = f"{c['network']}, {c['pixels']} px, batch {c['batch']}, {c['optimizer']}"
         if c["outcome"] == FAILED:
             lines.append((name, "", f"failed: {c['reason']}", "", "", ""))
             continue

@@ -23,7 +23,7 @@ from cells import FAILED, common_options, markdown, read_cells, run_cells, serve
 WAYS = {"free": "no order", "waits": "waits for memory", "strict": "strict order"}
 FULL = ("mobilenet", "resnet50", "vgg16", "unet", "transformer", "lstm")
 QUICK = ("mobilenet", "transformer")
-LOOSE = 1.15  # of the predicted peak, as in `compile`
+LOOSE = 1.15  # of the predicted peak, as in `compile` where the budget leaves so much
 COLUMNS = (
     "network", "way", "outcome", "reason", "nodes", "operations", "awaited", "step_ratio", "plain_ms", "peak_bytes",
     "plain_peak_bytes", "predicted_bytes",

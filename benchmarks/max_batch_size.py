@@ -76,7 +76,7 @@ def main() -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     for name in options.networks or NETWORKS:
         path = options.output / (name.lower().replace(", ", "-").replace(" ", "-") + ".json")
-        if path.exists() and not options.again:
+        if path.exists() and not options.again and "baselines" in json.loads(path.read_text()):
             print(f"{name}: {path} is there already", flush=True)
             continue
         result = solve(name, seconds) | {"baselines": baselines(name)}
@@ -240,8 +240,7 @@ def draw(path: Path, rows: list[dict]) -> None:
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     width = 0.8 / len(series)
-    for row in rows:
-        row["best_as_published"] = max(found[1] for found in row["baselines"].values())
+    rows = [row | {"best_as_published": max(found[1] for found in row["baselines"].values())} for row in rows]
     for k, (label, key, color) in enumerate(series):
         first = True
         for x, row in enumerate(rows):

@@ -228,6 +228,8 @@ def graph_of(name: str, batch_size: int = 1, costs: str = "artifact") -> Graph:
 def retained_peak_bytes(graph: Graph, kept: Collection[int] | None = None, again: bool = False) -> int:
     """Peak of a heuristic's schedule as the papers count it, constants left out: it holds what it keeps to the end.
 
+    That is up to the last node but one.
+
     Parameters
     ----------
     graph : Graph
@@ -247,9 +249,8 @@ def retained_peak_bytes(graph: Graph, kept: Collection[int] | None = None, again
         if graph.kinds[node] == FORWARD and (kept is None or node in kept or (again and node in newest)):
             held.append(k)
         newest[node] = k
-    end = max(newest[node] for node in range(max(len(graph) - 2, 0), len(graph) - 1))
     for k in held:
-        last[k] = max(last[k], end)
+        last[k] = max(last[k], newest[max(len(graph) - 2, 0)])
     change = [0] * (len(sequence) + 1)
     for k, node in enumerate(sequence):
         change[k] += int(graph.sizes[node])

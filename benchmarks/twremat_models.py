@@ -104,7 +104,7 @@ def operation_graph(model: keras.Model, batch_size: int) -> Graph:
     at; inputs, variables and constants are always in memory, and not counted. Operations with effects run once.
     """
     spec, _ = data_spec(model, batch_size, None, None)
-    build_training(model, spec)
+    build_training(model, spec, model.train_step)
     step = trace_step(model.train_step, spec)
     shapes = [tf.TensorShape([batch_size if d is None else d for d in t.shape]) for t in step.inputs]
     static = with_static_batch(step, shapes)

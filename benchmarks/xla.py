@@ -126,7 +126,7 @@ def measure(request: dict, folder: Path) -> dict:
     model = network.model()
     batch = tuple(tf.constant(a) for a in network.data(1))
     spec, _ = data_spec(model, None, None, network.data(1))
-    build_training(model, spec)
+    build_training(model, spec, model.train_step)
     model.train_step(batch)  # makes the variables of the metrics
     variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
     variables = list({id(v): v for v in variables}.values())

@@ -131,7 +131,7 @@ def trained_plainly(name: str) -> tuple[dict[str, list[float]], list[bytes]]:
 def program_of(model: keras.Model, case: Case, batch: int | None = None) -> Program:
     """The model's step, traced for a batch, with FLOPs for costs."""
     spec, found = data_spec(model, None, None, case.data(batch or case.batch))
-    build_training(model, spec)
+    build_training(model, spec, model.train_step)
     traced = trace_step(model.train_step, spec)
     shapes = [tf.TensorShape([found if d is None else d for d in t.shape]) for t in traced.inputs]
     program = build_program(traced, with_static_batch(traced, shapes), model.name)

@@ -47,6 +47,47 @@ def build(strategy, jit_compile=False) -> keras.Model:
     return model
 
 
+class Noisy(keras.layers.Layer):
+    """Other noise in each replica, and effects that belong to no variable."""
+
+    def call(self, x):
+        tf.debugging.assert_less(x, 1e6)
+        context = tf.distribute.get_replica_context()  # None while the model is put together
+        seed = tf.stack([0 if context is None else context.replica_id_in_sync_group, 7])
+        tf.debugging.assert_greater(x, -1e6)
+        return x + tf.random.stateless_uniform(tf.shape(x), seed)
+
+
+def noisy(strategy) -> keras.Model:
+    keras.utils.set_random_seed(3)
+    with strategy.scope():
+        x = inputs = keras.Input((32, 32, 3))
+        for _ in range(3):
+            x = keras.layers.Dense(32, "tanh")(Noisy()(x))
+        outputs = keras.layers.Dense(4)(keras.layers.GlobalAveragePooling2D()(x))
+        model = keras.Model(inputs, outputs)
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+def embedding(strategy) -> keras.Model:
+    with strategy.scope():
+        layers = [
+            keras.Input((16,), dtype="int32"),
+            keras.layers.Embedding(50, 8),
+            keras.layers.GlobalAveragePooling1D(),
+        ]
+        model = keras.Sequential([*layers, keras.layers.Dense(4, "softmax")])
+        model.compile("sgd", "sparse_categorical_crossentropy")
+    return model
+
+
+def eager(strategy) -> keras.Model:
+    model = noisy(strategy)
+    model.compile("sgd", "mse", run_eagerly=True)
+    return model
+
+
 def refusal(action) -> list[str]:
     """Type and text of the error that an action raises."""
     try:
@@ -57,12 +98,13 @@ def refusal(action) -> list[str]:
 
 
 def peak_of(model) -> int:
-    """Bytes of both replicas in a training step; Keras gives each of them the whole of such a batch."""
+    """Bytes that a training step of both replicas adds; Keras gives each of them the whole of such a batch."""
     batch = tuple(tf.constant(a) for a in data(BATCH // 2))
     model.train_on_batch(*batch)
     tf.config.experimental.reset_memory_stats("CPU:0")
+    before = tf.config.experimental.get_memory_info("CPU:0")["current"]
     model.train_on_batch(*batch)
-    return tf.config.experimental.get_memory_info("CPU:0")["peak"]
+    return tf.config.experimental.get_memory_info("CPU:0")["peak"] - before
 
 
 def mirrored() -> dict:
@@ -86,6 +128,15 @@ def mirrored() -> dict:
         found["too large"] = str(error)
     checkmate_tf.restore(ours)
     found["restored"] = [model.fit(x, y, **settings).history for model in (plain, ours)]
+    plain, ours = noisy(strategy), noisy(strategy)
+    checkmate_tf.compile(ours, 0.7, **QUICK)
+    whole = data(BATCH // 2)  # each replica gets all of it, and knows its size while it is traced
+    found["noisy"] = [[model.train_on_batch(*whole) for _ in range(2)] for model in (plain, ours)]
+    found["noisy fit"] = [model.fit(x, y, **settings).history for model in (plain, ours)]
+    assert_same_state(plain, ours)
+    found["noisy recomputes"] = ours.checkmate.recomputations
+    found["embedding"] = refusal(lambda: checkmate_tf.compile(embedding(strategy), 0.9, **QUICK))
+    found["eager"] = refusal(lambda: checkmate_tf.compile(eager(strategy), 0.9, **QUICK))
     one_device = tf.distribute.MirroredStrategy(
         ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
     )

@@ -34,9 +34,10 @@ def mirrored():
 @pytest.mark.feature("Many devices and machines", "`MirroredStrategy`, two logical CPUs")
 def test_mirrored_training_is_equal_bit_by_bit(mirrored):
     """Variables and slots are compared in the child; the last batch of `fit` is smaller."""
-    for name in ("fit", "evaluated", "restored"):
+    for name in ("fit", "evaluated", "restored", "noisy", "noisy fit"):
         plain, ours = mirrored[name]
         assert plain == ours, name
+    assert mirrored["noisy recomputes"] > 0
 
 
 def test_the_report_is_of_one_replica(mirrored):
@@ -53,14 +54,16 @@ def test_every_replica_saves_memory(mirrored):
 
 @pytest.mark.feature(
     "Many devices and machines",
-    "replicas with `ReductionToOneDevice`, XLA or `gradient_function`",
+    "replicas with `Embedding` layers, `run_eagerly`, XLA, `ReductionToOneDevice`, or in `gradient_function`",
     refused="the error says why",
 )
 def test_what_cannot_be_planned_for_replicas_is_refused(mirrored):
     assert mirrored["one device"][0] == "ModelError" and "cross_device_ops" in mirrored["one device"][1]
     assert mirrored["xla"][0] == "JitCompileError" and "jit_compile=False" in mirrored["xla"][1]
     assert mirrored["function"][0] == "ModelError" and "use checkmate_tf.compile" in mirrored["function"][1]
-    assert "planned for 8" in mirrored["too large"]
+    assert mirrored["embedding"][0] == "ModelError" and "only data tells how many" in mirrored["embedding"][1]
+    assert mirrored["eager"][0] == "ModelError" and "run_eagerly=False" in mirrored["eager"][1]
+    assert "planned for 8 on each of 2: give fit a batch_size of at most 16" in mirrored["too large"]
 
 
 @pytest.mark.feature(

@@ -36,7 +36,7 @@ def _recurrent(layer):
     model = keras.Model(inputs, layer(inputs))
     model.compile("sgd", "mse")
     spec = (tf.TensorSpec([None, STEPS, FEATURES]), tf.TensorSpec([None, STEPS, UNITS]))
-    build_training(model, spec)
+    build_training(model, spec, model.train_step)
     return trace_step(model.train_step, spec)
 
 

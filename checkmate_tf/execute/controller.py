@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from ..errors import BatchSizeError, CheckmateError, InfeasibleBudgetError
+from ..errors import BatchSizeError, CheckmateError, InfeasibleBudgetError, ModelError
 from ..report import Report
 from ..units import Budget, format_bytes
 from .distribution import Distribution
@@ -27,7 +27,7 @@ __all__ = ["Controller", "batch_errors", "build_training"]
 log = logging.getLogger("checkmate_tf")
 
 _PLANS_AGAIN = 3  # most new plans after peaks over the budget while training
-_TOO_LARGE = "checkmate_tf: the batch is larger than the"
+_TOO_LARGE = "[checkmate_tf: batch too large]"  # before and after the message
 
 
 class Controller:
@@ -45,6 +45,7 @@ class Controller:
         self.options = options
         self.distribution = distribution
         self.batch_size = batch_size if distribution is None else distribution.share(batch_size)
+        self.replicas = 1 if distribution is None else distribution.replicas
         self.plain_step = plain_step
         self.plans: dict[Any, PlannedStep] = {}
         self.unfit = 0  # least peak, bytes, for which no plan could be made
@@ -67,7 +68,7 @@ class Controller:
         return self.plans[key]
 
     def _plan(self, spec: Any) -> PlannedStep:
-        build_training(self.model, spec)
+        build_training(self.model, spec, self.plain_step)
         earlier, options = list(self.plans.values()), self.options
         if earlier:  # a share of the plain peak was a share of the first plan's
             options = replace(options, budget=Budget(size_bytes=earlier[0].report.budget_bytes))
@@ -75,10 +76,14 @@ class Controller:
 
     def step(self, data: Any) -> Any:
         """One training step, as the model's own `train_step`."""
+        if self.distribution is not None:
+            if not tf.inside_function():
+                raise ModelError(
+                    f"{self.model.name!r}: call strategy.run(model.train_step, ...) inside of a tf.function"
+                )
+            return self.distribution.together(data, self._emit)
         if not tf.inside_function():
             return tf.function(self.step, autograph=False)(data)
-        if self.distribution is not None:
-            return self.distribution.together(data, self._emit)
         return self._emit([data])
 
     def _emit(self, given: list[Any]) -> Any:
@@ -87,9 +92,10 @@ class Controller:
         planned, specs = self.plan(spec), tf.nest.flatten(spec)
         flat: list[tf.Tensor] = []
         checks: list[tf.Operation] = []
-        for data in given:
+        for k, data in enumerate(given):
             tensors = [t for t in tf.nest.flatten(data) if t is not None]
-            limited, more = _limit_batch(tensors, specs, self.batch_size)
+            place = None if self.distribution is None else self.distribution.devices[k]
+            limited, more = _limit_batch(tensors, specs, self.batch_size, self.replicas, place)
             flat, checks = flat + limited, checks + more
         return planned.emit(flat, checks)
 
@@ -227,7 +233,7 @@ class Controller:
                 peak,
                 proven=False,
             )
-        again = self.plans[key] = plan_again(planned, peak, self.options)
+        again = self.plans[key] = plan_again(planned, peak, self.options, self.distribution)
         _put(self.model, "checkmate", self.report)
         log.warning(
             "%s: planned again: %s predicted, %s measured",
@@ -253,7 +259,7 @@ def _put(model: keras.Model, name: str, value: Any) -> None:
     object.__setattr__(model, name, value)
 
 
-def build_training(model: keras.Model, spec: Any) -> None:
+def build_training(model: keras.Model, spec: Any, step: Callable[[Any], Any]) -> None:
     """Create the optimizer's slots and the variables of losses and metrics, as Keras does at the first fit.
 
     A step that creates variables would be traced twice: by a model that cannot be built so, and by a `train_step` of
@@ -263,8 +269,9 @@ def build_training(model: keras.Model, spec: Any) -> None:
     ----------
     spec : nest of tf.TensorSpec
         Of the data.
+    step : callable
+        The training step. Nothing is built unless it is Keras's own.
     """
-    step = getattr(getattr(model, "_checkmate_controller", None), "plain_step", model.train_step)
     if getattr(step, "__func__", None) is not keras.Model.train_step:
         return
     if getattr(model, "compiled", False) and model.optimizer is not None and not model.optimizer.built:
@@ -280,38 +287,44 @@ def build_training(model: keras.Model, spec: Any) -> None:
 def _build_whole(optimizer: keras.Optimizer, variables: list[Any]) -> None:
     """Make all slots or none: Keras calls an optimizer built before it has them all."""
     inner = getattr(optimizer, "inner_optimizer", None)  # of a LossScaleOptimizer
-    before = [(o, list(o._variables)) for o in (optimizer, inner) if o is not None]
+    before = [(o, o.built, list(o._variables)) for o in (optimizer, inner) if o is not None]
     try:
         optimizer.build(variables)
     except BaseException:
-        for o, kept in before:
-            o.built = False
+        for o, built, kept in before:
+            o.built = built
             o._variables[:] = kept
         raise
 
 
-def _limit_batch(flat: list[tf.Tensor], spec: list[Any], batch_size: int) -> tuple[list[tf.Tensor], list[tf.Operation]]:
-    """The same tensors, after a check that the batch is no larger than planned; and the check.
+def _limit_batch(
+    flat: list[tf.Tensor], spec: list[Any], batch_size: int, replicas: int, place: str | None
+) -> tuple[list[tf.Tensor], list[tf.Operation]]:
+    """The same tensors, after a check that the batch of a replica is no larger than planned; and the check.
 
     What does not read the batch (counters, seeds) must come after the check too.
     """
-    message = f"{_TOO_LARGE} {batch_size} samples that memory was planned for"
+    message = f"{_TOO_LARGE}{_batch_message(batch_size, replicas, 'more')}{_TOO_LARGE}"
     checks = []
     for t, s in zip(flat, [s for s in spec if s is not None], strict=True):
         if s.shape.rank and t.shape[0] is not None and t.shape[0] > batch_size:
-            raise BatchSizeError(_batch_message(batch_size, t.shape[0]))
+            raise BatchSizeError(_batch_message(batch_size, replicas, t.shape[0]))
         if s.shape.rank and t.shape[0] is None:
             checks.append(tf.debugging.assert_less_equal(tf.shape(t)[0], batch_size, message=message))
     if not checks:
         return flat, []
-    with tf.control_dependencies(checks):
+    with tf.control_dependencies(checks), tf.device(place):
         return [tf.identity(t) for t in flat], checks
 
 
-def _batch_message(planned: int | str, given: int | str) -> str:
+def _batch_message(planned: int, replicas: int, given: int | str) -> str:
+    if replicas == 1:
+        what = f"a batch of {given} samples came, memory was planned for {planned}"
+    else:
+        what = f"a batch of {given} samples came to a device, memory was planned for {planned} on each of {replicas}"
     return (
-        f"a batch of {given} samples came, memory was planned for {planned}: give fit a batch_size of at most "
-        f"{planned}, or call checkmate_tf.compile again with the larger batch_size"
+        f"{what}: give fit a batch_size of at most {planned * replicas}, or call checkmate_tf.compile again with the "
+        "larger batch_size"
     )
 
 
@@ -325,8 +338,7 @@ class batch_errors:  # noqa: N801 - reads as a context
         if isinstance(error, Exception) and isinstance(error.__context__, CheckmateError):
             raise error.__context__ from None  # autograph, under tf_keras, raises its own in the place of ours
         if isinstance(error, tf.errors.InvalidArgumentError) and _TOO_LARGE in str(error):
-            planned = str(error).split(_TOO_LARGE, 1)[1].split()[0]
-            raise BatchSizeError(_batch_message(planned, "more")) from None
+            raise BatchSizeError(str(error).split(_TOO_LARGE)[1]) from None
 
 
 def _guard(function: Callable[..., Any], after: Callable[[], None]) -> Callable[..., Any]:

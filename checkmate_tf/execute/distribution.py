@@ -7,7 +7,7 @@ of all of them is emitted, and each takes its own result.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -41,14 +41,18 @@ class Distribution:
     strategy: tf.distribute.Strategy
     devices: tuple[str, ...]
     replicas: int
-    _results: list[Any] = field(default_factory=list, init=False, repr=False)  # of the last meeting
 
     @property
     def device(self) -> Device:
-        """The first replica's device; not measurable unless it is a GPU, and all replicas are in this process."""
-        found = find_device()
-        measurable = found.measurable and found.name.startswith("GPU") and self.replicas == len(self.devices)
-        return Device(found.name, found.limit_bytes, measurable)
+        """The first replica's device; not measurable unless it is a GPU, and all replicas are in this process.
+
+        Replicas on the CPU have equal shares of its memory.
+        """
+        place = tf.DeviceSpec.from_string(self.devices[0])
+        found = find_device(f"{place.device_type}:{place.device_index or 0}")
+        if found.name.startswith("CPU"):
+            return Device(found.name, found.limit_bytes // len(self.devices), measurable=False)
+        return Device(found.name, found.limit_bytes, found.measurable and self.replicas == len(self.devices))
 
     def share(self, batch_size: int) -> int:
         """The most samples that a replica gets of a batch."""
@@ -66,11 +70,10 @@ class Distribution:
     def together(self, data: Any, action: Callable[[list[Any]], Sequence[Any]]) -> Any:
         """Called by each replica with its data: one call of `action` with the data of all, and for each its result."""
 
-        def meet(strategy: tf.distribute.Strategy, given: Any) -> None:
-            self._results[:] = action([self._part(given, k) for k in range(len(self.devices))])
+        def meet(strategy: tf.distribute.Strategy, given: Any) -> list[Any]:
+            return list(action([self._part(given, k) for k in range(len(self.devices))]))
 
-        tf.distribute.get_replica_context().merge_call(meet, args=(data,))
-        return self._results[self._here()]
+        return tf.distribute.get_replica_context().merge_call(meet, args=(data,))[self._here()]
 
     def _part(self, values: Any, k: int) -> Any:
         """What replica `k` has; all have the same where it is not spread (`train_on_batch`)."""
@@ -93,10 +96,12 @@ def distribution_of(model: keras.Model) -> Distribution | None:
     Raises
     ------
     ModelError
-        For other strategies than MirroredStrategy and MultiWorkerMirroredStrategy, and for models of tf_keras.
+        For other strategies than MirroredStrategy and MultiWorkerMirroredStrategy, for models of tf_keras, and for
+        those that run eagerly.
     """
     strategy = getattr(model, "distribute_strategy", None)
-    if strategy is None or strategy.num_replicas_in_sync == 1:
+    servers = isinstance(strategy, tf.distribute.ParameterServerStrategy)
+    if strategy is None or (strategy.num_replicas_in_sync == 1 and not servers):
         return None
     mirrored = isinstance(strategy, (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy))
     if not mirrored or framework_of(model) is not keras:
@@ -104,5 +109,9 @@ def distribution_of(model: keras.Model) -> Distribution | None:
             f"{model.name!r} is spread over {strategy.num_replicas_in_sync} devices by {type(strategy).__name__}; "
             "plans are for one device, or for a Keras 3 model under MirroredStrategy or MultiWorkerMirroredStrategy: "
             "build and compile the model under one of these, or outside of any strategy's scope"
+        )
+    if getattr(model, "run_eagerly", False):
+        raise ModelError(
+            f"{model.name!r} runs eagerly under {type(strategy).__name__}: compile it with run_eagerly=False"
         )
     return Distribution(strategy, tuple(strategy.extended.worker_devices), strategy.num_replicas_in_sync)

@@ -184,7 +184,7 @@ class Emission:
         if self.shapes_known and self.program.classes.get(op) == SHAPE and self._emit_known(op):
             return
         inputs = [self.tensor(t) for t in inputs_of(op)]
-        controls = [copy for c in op.control_inputs for copy in self._control(c)]
+        controls = [copy for c in self.program.step.controls_of(op) for copy in self._control(c)]
         if self.checks and is_stateful(op):
             controls += self.checks
         after = max((self.comes_after.get(id(t), 0) for t in inputs), default=0)
@@ -193,7 +193,7 @@ class Emission:
             if not gated:
                 controls.append(self.barriers[self.wait])
             for k in gated:
-                with self.graph.control_dependencies([self.barriers[self.wait]]):
+                with self.graph.control_dependencies([self.barriers[self.wait]]), self.graph.device(op.device or None):
                     inputs[k] = tf.identity(inputs[k], name="checkmate/gate")
             after = self.wait
         with self.graph.control_dependencies(controls), self.graph.device(op.device or None):

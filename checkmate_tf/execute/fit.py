@@ -125,6 +125,8 @@ class Job:
     options : PlanOptions
     seconds : dict of str to float
         By stage; added to.
+    places : tuple of str
+        The devices of all replicas, each with its part of the inputs; none if all is on `device`.
     """
 
     program: Program
@@ -133,6 +135,7 @@ class Job:
     device: Device
     options: PlanOptions
     seconds: dict[str, float]
+    places: tuple[str, ...] = ()
 
     @property
     def measure(self) -> bool:
@@ -388,7 +391,10 @@ def _measure(job: Job, plan: Plan, limit_bytes: int) -> int | None:
         return emit_compiled(program, plan, inputs) if xla else emit(program, plan, limit_bytes, inputs)
 
     xla = job.options.jit_compile
-    batch = [example(program.static.tensors[id(t)]) for t in program.step.inputs]
+    batch = []
+    for k, t in enumerate(program.step.inputs):
+        with tf.device(job.places[k * len(job.places) // len(program.step.inputs)] if job.places else None):
+            batch.append(example(program.static.tensors[id(t)]))
     step = fed_as_by_fit(planned, batch, device)
     try:
         peak, reason = measure_peak(device, step, captured_variables(program.step.captures))

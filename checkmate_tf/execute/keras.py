@@ -174,7 +174,13 @@ def gradient_function(
     """
     wanted = parse_budget(budget)
     _check_built(model)
-    _check_strategy(model)
+    distribution = distribution_of(model)
+    if distribution is not None:
+        raise ModelError(
+            f"{model.name!r} is spread over {distribution.replicas} devices by {type(distribution.strategy).__name__}; "
+            "this function is for one device: build the model outside of the strategy's scope, or use "
+            "checkmate_tf.compile"
+        )
     loss_function = framework_of(model).losses.get(loss) if isinstance(loss, str) else loss
 
     def gradients(batch: tuple[Any, Any]) -> tuple[tf.Tensor, list[Any]]:
@@ -241,7 +247,7 @@ def op_graph(
     _check_model(model)
     distribution = distribution_of(model)
     spec, batch = data_spec(model, batch_size, input_spec, data)
-    build_training(model, spec)
+    build_training(model, spec, _plain_step(model))
     if distribution is not None:
         batch = distribution.share(batch)
     return step_graph(_plain_step(model), spec, batch, costs, model.name, distribution)
@@ -261,15 +267,6 @@ def _check_built(model: Any) -> None:
     if not model.built:
         raise ModelError(
             f"{model.name!r} is not built, so its variables do not exist: call it on a batch, or model.build()"
-        )
-
-
-def _check_strategy(model: keras.Model) -> None:
-    strategy = getattr(model, "distribute_strategy", None)
-    if strategy is not None and strategy.num_replicas_in_sync > 1:
-        raise ModelError(
-            f"{model.name!r} is spread over {strategy.num_replicas_in_sync} devices by {type(strategy).__name__}; this "
-            "function is for one device: build the model outside of the strategy's scope, or use checkmate_tf.compile"
         )
 
 

@@ -53,9 +53,9 @@ class Device:
         return int(tf.config.experimental.get_memory_info(self.name)["current"])
 
 
-def find_device() -> Device:
-    """The first GPU, or else the CPU."""
-    name = "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"
+def find_device(name: str = "") -> Device:
+    """A device by name ("GPU:1"); by default the first GPU, or else the CPU."""
+    name = name or ("GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0")
     try:
         tf.config.experimental.get_memory_info(name)
         measurable = True
@@ -152,12 +152,18 @@ def fed_as_by_fit(function: Callable[..., Any], batch: Sequence[tf.Tensor], devi
     specs = [tf.TensorSpec(t.shape, t.dtype) for t in batch]
     if not batch or not device.name.startswith("CPU"):
         concrete = tf.function(function, autograph=False).get_concrete_function(*specs)
-        return lambda: concrete(*(tf.raw_ops.DeepCopy(x=t) for t in batch))
+        return lambda: concrete(*map(_copied, batch))
     data = tf.data.Dataset.from_tensors(tuple(batch)).repeat()
     data = data.map(lambda *tensors: tuple(tf.raw_ops.DeepCopy(x=t) for t in tensors), tf.data.AUTOTUNE)
     feed = iter(data.prefetch(tf.data.AUTOTUNE))
     step = tf.function(lambda: function(*next(feed)), autograph=False).get_concrete_function()
     return lambda: step()
+
+
+def _copied(t: tf.Tensor) -> tf.Tensor:
+    """A copy on the device where a tensor is."""
+    with tf.device(t.device):
+        return tf.raw_ops.DeepCopy(x=t)
 
 
 def measure_peak(device: Device, step: Callable[[], Any], variables: Sequence[tf.Variable]) -> tuple[int | None, str]:

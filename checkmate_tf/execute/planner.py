@@ -87,14 +87,14 @@ def plan_step(
     """
     seconds: dict[str, float] = {}
     saved = None if options.schedule is None or earlier else read_schedule(options.schedule)
-    device = find_device() if distribution is None else distribution.device
+    device = _device(distribution)
     program, graph = _trace(step, spec, batch_size, options, name, device, seconds, distribution)
     plain = keep_all(graph)
     budget_bytes = _budget_bytes(options.budget, plain, device)
     for other in earlier:
         if _equal(other.schedule.graph, graph) and other.report.budget_bytes == budget_bytes:
             return replace(other, program=program, batch_size=batch_size)
-    job = Job(program, graph, budget_bytes, device, options, seconds)
+    job = Job(program, graph, budget_bytes, device, options, seconds, _places(distribution))
     best, attempts = (None, []) if saved is None else fit_given(job, saved)
     if best is None:
         best, more = fit(job)
@@ -135,10 +135,20 @@ def step_graph(
 ) -> Graph:
     """The graph that `plan_step` would plan, without planning it. Arguments and errors as there."""
     options = PlanOptions(costs=costs, verify=False)
-    return _trace(step, spec, batch_size, options, name, find_device(), {}, distribution)[1]
+    return _trace(step, spec, batch_size, options, name, _device(distribution), {}, distribution)[1]
 
 
-def plan_again(planned: PlannedStep, peak_bytes: int, options: PlanOptions) -> PlannedStep:
+def _device(distribution: Distribution | None) -> Device:
+    return find_device() if distribution is None else distribution.device
+
+
+def _places(distribution: Distribution | None) -> tuple[str, ...]:
+    return () if distribution is None else distribution.devices
+
+
+def plan_again(
+    planned: PlannedStep, peak_bytes: int, options: PlanOptions, distribution: Distribution | None = None
+) -> PlannedStep:
     """A plan that leaves room for what shares the device while training: input pipeline, callbacks, evaluation.
 
     Parameters
@@ -153,12 +163,12 @@ def plan_again(planned: PlannedStep, peak_bytes: int, options: PlanOptions) -> P
     InfeasibleBudgetError
         If nothing fits what is left of the budget.
     """
-    program, report, graph, device = planned.program, planned.report, planned.schedule.graph, find_device()
+    program, report, graph, device = planned.program, planned.report, planned.schedule.graph, _device(distribution)
     seconds = dict(report.seconds)
     options = replace(options, time_limit=solving_seconds(seconds) + options.time_limit)
     resident = max(0, _foreign_bytes(program, device) - report.foreign_bytes)  # part of every measurement from now on
     reserve = max(0, peak_bytes - (report.measured_peak_bytes or 0) - resident)
-    job = Job(program, graph, report.budget_bytes - reserve, device, options, seconds)
+    job = Job(program, graph, report.budget_bytes - reserve, device, options, seconds, _places(distribution))
     best, attempts = fit(job, planned.schedule.peak_bytes - (peak_bytes - int(SURE * report.budget_bytes)))
     again = replace(
         report,

@@ -121,6 +121,8 @@ def _spec_of_data(data: Any) -> tuple[Any, int | None]:
             for batch in data.take(1):
                 found = batch_of(tf.nest.map_structure(_spec_of, batch))
         return spec, found
+    if isinstance(data, tf.distribute.DistributedDataset):
+        raise ModelError("data is spread over devices already: give the tf.data.Dataset that it was made of")
     arrays = tuple(data) if isinstance(data, (tuple, list)) else (data,)
 
     def one(array: Any) -> Any:

@@ -13,7 +13,7 @@ A step has thousands of operations, most of them tiny. Each operation is one of:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,7 +117,7 @@ def build_program(
             classes[op] = LARGE if sizes[op] >= large_bytes else SMALL
     reads = lambda op: classes[op] != SHAPE  # noqa: E731 - a short callback
     operations = gather_trees(step.operations, step.outputs, reads, lambda op: classes[op] == LARGE)
-    groups, shapes = _group(operations, classes)
+    groups, shapes = _group(operations, classes, step.controls_of)
     readers = _readers(step, static, classes)
     memory = _Memory(sizes, scratch or {}, static, readers)
     groups = _merge(groups, classes, memory, within_trees(operations, step.outputs, reads))
@@ -171,7 +171,9 @@ def _owner(t: tf.Tensor, static: StaticStep) -> tf.Tensor:
 
 
 def _group(
-    operations: list[tf.Operation], classes: Mapping[tf.Operation, str]
+    operations: list[tf.Operation],
+    classes: Mapping[tf.Operation, str],
+    controls_of: Callable[[tf.Operation], Sequence[tf.Operation]],
 ) -> tuple[list[list[tf.Operation]], dict[tf.Operation | None, list[tf.Operation]]]:
     """One group for each large operation, and after it one for the small ones that it makes ready.
 
@@ -182,7 +184,7 @@ def _group(
     small: dict[int, list[tf.Operation]] = {}
     shapes: dict[int, list[tf.Operation]] = {}
     for op in operations:
-        before = [*(t.op for t in inputs_of(op)), *(c for c in op.control_inputs if c in classes)]  # or of a replica
+        before = [*(t.op for t in inputs_of(op)), *(c for c in controls_of(op) if c in classes)]
         ready = max((level[p] for p in before), default=-1)
         if classes[op] == LARGE:
             ready = len(large)

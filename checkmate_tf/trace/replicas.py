@@ -3,11 +3,14 @@
 TensorFlow traces the steps of all replicas into one graph. They are alike, operation by operation, and meet only in
 collective operations, of which each has its own. So the first replica's operations make the graph to schedule, and each
 node then stands for the operations of all replicas.
+
+Effects that belong to no variable (assertions, prints) are kept in order by control edges, in the order of tracing,
+which goes to and fro between the replicas. That order holds within each replica; between them there is none to keep.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import tensorflow as tf
@@ -32,11 +35,14 @@ class Replicas:
     first : TracedStep
         Of the first replica alone.
     twins : dict from an operation of the first replica to those of the others, in order
+    own : set of tf.Operation
+        Those of the first replica whose values differ among the replicas, since constants do.
     """
 
     whole: TracedStep
     first: TracedStep
     twins: Mapping[tf.Operation, tuple[tf.Operation, ...]]
+    own: frozenset[tf.Operation]
 
     def all_in(self, program: Program) -> Program:
         """The first replica's program with the operations of all replicas in each of its nodes."""
@@ -53,7 +59,7 @@ class Replicas:
                     operations[other] = operations[op]
                 for t, same in zip(other.outputs, op.outputs, strict=True):
                     if id(same) in tensors:
-                        tensors[id(t)] = tensors[id(same)]
+                        tensors[id(t)] = t if op in self.own else tensors[id(same)]
         static = StaticStep(program.static.graph, operations, tensors, program.static.list_bytes)
         return replace(
             program, step=self.whole, static=static, nodes=nodes, shapes=shapes, classes=classes, node_of=node_of
@@ -76,7 +82,8 @@ def split_replicas(step: TracedStep, devices: Sequence[str]) -> Replicas:
     Raises
     ------
     ModelError
-        If the replicas' operations do not correspond, or one reads another's values other than by a collective.
+        If the replicas' operations do not correspond, the first reads another's values other than by a collective, or
+        all gather what only data tells the size of.
     """
     places = {_place(device): k for k, device in enumerate(devices)}
     count = len(step.inputs) // len(devices)
@@ -91,19 +98,31 @@ def split_replicas(step: TracedStep, devices: Sequence[str]) -> Replicas:
     rows: list[list[tf.Operation]] = [[] for _ in devices]
     for op in sorted(step.operations, key=position.__getitem__):
         owner = home[op]
+        if op.type == "CollectiveGatherV2":
+            raise ModelError(
+                f"{op.name} gathers the rows of a sparse gradient (an Embedding's) from all devices: only data tells "
+                "how many come, so memory cannot be planned; build the model outside of the strategy's scope"
+            )
         if owner == 0 and any(home.get(t.op) for t in inputs_of(op)):
             raise ModelError(
                 f"{op.name} ({op.type}) reads values of several replicas, which only collective operations may: leave "
-                "cross_device_ops of the tf.distribute strategy at its default"
+                "cross_device_ops of the tf.distribute strategy at its default, and do not scale the loss, as "
+                "mixed_float16 does"
             )
         if owner is not None and not is_source(op):
             rows[owner].append(op)
     pairs: list[dict[tf.Operation, tf.Operation]] = [_correspond(rows[0], row) for row in rows[1:]]
+    for op in rows[0]:
+        alone = [op not in pair for pair in pairs]
+        if any(alone) and not all(alone):
+            raise ModelError(f"the replicas do not do the same: {op.name} ({op.type}) is done by some of them")
     for k, pair in enumerate(pairs, start=1):
         start = k * count
         for t, other in zip(step.inputs[:count], step.inputs[start : start + count], strict=True):
             pair[t.op] = other.op
-    twins = {op: tuple(pair[op] for pair in pairs if op in pair) for op in (pairs[0] if pairs else ())}
+    twins = {op: tuple(pair[op] for pair in pairs) for op in pairs[0]}
+    controls = _controls(step.operations, position, home, pairs)
+    step = replace(step, controls=controls)
     outputs = tf.nest.flatten(step.structured_outputs[0])
     first = replace(
         step,
@@ -113,7 +132,58 @@ def split_replicas(step: TracedStep, devices: Sequence[str]) -> Replicas:
         structured_outputs=step.structured_outputs[0],
         operations=[op for op in step.operations if home[op] in (0, None)],
     )
-    return Replicas(step, first, twins)
+    return Replicas(step, first, twins, _differing(first.operations, twins))
+
+
+def _controls(
+    operations: Iterable[tf.Operation],
+    position: Mapping[tf.Operation, int],
+    home: Mapping[tf.Operation, int | None],
+    pairs: Sequence[Mapping[tf.Operation, tf.Operation]],
+) -> dict[tf.Operation, list[tf.Operation]]:
+    """What each operation comes after in its own replica, where it comes after something of another replica."""
+    of_first = {same: op for pair in pairs for op, same in pair.items()}
+
+    def counterpart(op: tf.Operation, replica: int) -> tf.Operation | None:
+        first = op if home[op] == 0 else of_first.get(op)
+        return first if replica == 0 or first is None else pairs[replica - 1].get(first)
+
+    found: dict[tf.Operation, list[tf.Operation]] = {}
+    for op in operations:
+        replica = home[op]
+        if replica is None or all(home.get(c) in (replica, None) for c in op.control_inputs):
+            continue
+        before: dict[tf.Operation, None] = {}
+        stack, seen = list(op.control_inputs), set[tf.Operation]()
+        while stack:
+            control = stack.pop()
+            if control in seen:
+                continue
+            seen.add(control)
+            mine = control if home.get(control) in (replica, None) else counterpart(control, replica)
+            if mine is None:  # what the first replica does for all
+                before[control] = None
+            elif position[mine] < position[op]:
+                before[mine] = None
+            else:  # comes later here: what it comes after may not
+                stack += control.control_inputs
+        found[op] = list(before)
+    return found
+
+
+def _differing(
+    operations: Iterable[tf.Operation], twins: Mapping[tf.Operation, tuple[tf.Operation, ...]]
+) -> frozenset[tf.Operation]:
+    """The operations that read, directly or not, a constant that is another one in some replica (its number)."""
+    found = {
+        op
+        for op, others in twins.items()
+        if op.type == "Const" and any(op.get_attr("value") != other.get_attr("value") for other in others)
+    }
+    for op in operations:
+        if any(t.op in found for t in inputs_of(op)):
+            found.add(op)
+    return frozenset(found)
 
 
 def _place(device: str) -> tuple[str, int] | None:

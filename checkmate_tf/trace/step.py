@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
@@ -33,6 +33,8 @@ class TracedStep:
         The step's own result, for its structure.
     operations : list of tf.Operation
         Needed ones only, in topological order.
+    controls : dict from operation to operations
+        What an operation comes after, where that is not simply its control inputs; see `controls_of`.
     """
 
     graph: tf.Graph
@@ -42,6 +44,12 @@ class TracedStep:
     outputs: list[tf.Tensor]
     structured_outputs: Any
     operations: list[tf.Operation]
+    controls: Mapping[tf.Operation, Sequence[tf.Operation]] = field(default_factory=dict)
+
+    def controls_of(self, op: tf.Operation) -> Sequence[tf.Operation]:
+        """What an operation comes after, beside what it reads."""
+        found: Sequence[tf.Operation] = self.controls.get(op, op.control_inputs)
+        return found
 
 
 def trace_step(step: Callable[[Any], Any], spec: Any, devices: int = 1) -> TracedStep:

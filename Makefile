@@ -31,6 +31,8 @@ test: lint
 bench: $(STAMP)
 	$(BIN)/python benchmarks/budget_holds.py --full
 	$(BIN)/python benchmarks/max_batch_size.py --full
+	$(BIN)/python benchmarks/emission.py --full
+	$(BIN)/python benchmarks/applications.py --full
 
 FIGURES := memory_by_model integrality_gap rounding approximation budget_sweep peers batch_size_real
 

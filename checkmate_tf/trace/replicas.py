@@ -120,7 +120,7 @@ def split_replicas(step: TracedStep, devices: Sequence[str]) -> Replicas:
         start = k * count
         for t, other in zip(step.inputs[:count], step.inputs[start : start + count], strict=True):
             pair[t.op] = other.op
-    twins = {op: tuple(pair[op] for pair in pairs) for op in pairs[0]}
+    twins = {op: tuple(pair[op] for pair in pairs) for op in (pairs[0] if pairs else ())}  # none: one on each worker
     controls = _controls(step.operations, position, home, pairs)
     step = replace(step, controls=controls)
     outputs = tf.nest.flatten(step.structured_outputs[0])

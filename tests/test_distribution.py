@@ -20,7 +20,10 @@ def start(*arguments):
 
 
 def result_of(process):
-    out, err = process.communicate(timeout=600)
+    try:
+        out, err = process.communicate(timeout=600)
+    finally:
+        process.kill()
     lines = [line for line in out.splitlines() if line.startswith("RESULT ")]
     assert lines, err[-3000:]
     return json.loads(lines[-1][7:])

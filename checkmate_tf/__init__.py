@@ -35,6 +35,7 @@ _ERRORS = (
     "InfeasibleBudgetError",
     "JitCompileError",
     "ModelError",
+    "OperatorsError",
     "OutputError",
     "PlanError",
     "StrategyError",

@@ -80,5 +80,9 @@ class JitCompileError(CheckmateError):
     """The model asks for XLA, which removes recomputation."""
 
 
+class OperatorsError(CheckmateError, ValueError):
+    """Operators that cannot be chosen as asked."""
+
+
 class OutputError(CheckmateError, OSError):
     """A file that cannot be written."""

@@ -84,6 +84,9 @@ def plan(
     loss: Annotated[
         str | None, typer.Option(help="For a model that is not compiled. Default: from its output.")
     ] = None,
+    operators: Annotated[
+        str, typer.Option(help='"choose": gradients may read codes of values; "default": as TensorFlow has them.')
+    ] = "default",
     cache: Annotated[bool, typer.Option(help="Use a schedule that was solved before, and keep a new one.")] = True,
     schedule: Annotated[
         Path | None, typer.Option(help="Use this file of --save or Schedule.save instead of solving.")
@@ -104,7 +107,7 @@ def plan(
 
     asked = Asked(
         model, batch_size, budget, strategy, costs, time_limit, gap, verify, input_shape, classes, optimizer, loss,
-        cache, schedule,
+        cache, schedule, operators,
     )  # fmt: skip
     command = PlanCommand(asked, save, plot, json)
     guarded(json, lambda: run_plan(command))

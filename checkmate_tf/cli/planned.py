@@ -17,6 +17,7 @@ __all__ = ["DEFAULT_BATCH", "Asked", "check_asked", "planned"]
 
 DEFAULT_BATCH = 32
 _COSTS = ("profile", "roofline", "flops")
+_OPERATORS = ("default", "choose")
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Asked:
     loss: str | None
     cache: bool = True
     schedule: Path | None = None
+    operators: str = "default"
 
 
 def check_asked(asked: Asked) -> None:
@@ -56,6 +58,10 @@ def check_asked(asked: Asked) -> None:
         raise BadInput(f"--strategy {asked.strategy!r} is unknown: choose one of {', '.join(sorted(STRATEGIES))}")
     if asked.costs not in _COSTS:
         raise BadInput(f"--costs {asked.costs!r} is unknown: choose one of {', '.join(_COSTS)}")
+    if asked.operators not in _OPERATORS:
+        raise BadInput(f"--operators {asked.operators!r} is unknown: choose one of {', '.join(_OPERATORS)}")
+    if asked.operators == "choose" and asked.schedule is not None:
+        raise BadInput("--operators choose does not go with --schedule: a saved schedule is one of the plain step")
     if asked.schedule is not None and not asked.schedule.is_file():
         raise BadInput(f"--schedule {str(asked.schedule)!r}: there is no such file; plan --save writes one")
 
@@ -95,6 +101,7 @@ def planned(asked: Asked) -> tuple[Report, str]:
         verify=asked.verify,
         cache=asked.cache,
         schedule=asked.schedule,
+        operators=asked.operators,
         progress=True if sys.stderr.isatty() else progress_lines(),
     )
     report: Report = model.checkmate

@@ -43,16 +43,17 @@ log = logging.getLogger("checkmate_tf")
 
 # Share of the budget to aim for, since peaks differ from step to step; and of that, what is worth no further plan.
 _GOAL, _USED = 0.92, 0.94
-SURE, _SURE_STRICT = 0.95, 0.98  # share of the budget that a measured peak may take; a strict order varies less
+SURE, _SURE_STRICT = 0.95, 0.96  # share of the budget that a measured peak may take; a strict order varies less
 _NEAR = 1.1  # times the budget: other schedules with the least peak may lose less to the allocator's pieces
 _LOWER = 0.98  # share of the least peak predicted so far below which another plan is worth a measurement
 _CHEAPER = 8.0  # seconds at least to make the schedule with the least known peak cheaper
 _FREE = 0.005  # an overhead not worth another plan
 _WASTE = 0.25  # of the memory for activations, what the allocator's pieces are expected to lose, until it is measured
 _TIGHT = 1.25  # a hard limit of the allocator is near when it is below this many times the budget
-_CLEAR = 0.72  # share of such a limit that a plan may be measured at: a quarter is lost to pieces too small to use
-_ROOM = 0.6  # share of such a limit that the first plan to be measured may take, by prediction
-_MOST = 0.88  # share of such a limit above which a plan is refused: sooner or later a step would run out of memory
+# Shares of such a limit, what is resident throughout left out on both sides:
+_CLEAR = 0.72  # that a plan may be measured at: a quarter is lost to pieces too small to use
+_ROOM = 0.6  # that the first plan to be measured may take, by prediction
+_MOST = 0.88  # above which a plan is refused: sooner or later a step would run out of memory
 _LOOSE = 1.15  # of a predicted peak: what computations out of order may need; they seldom do, and it is measured
 _PIECES = 0.1  # of the memory for activations, what pieces take at least: left free by computations out of order too
 _REUSED = "solved before"  # a stage: the seconds that schedules from the cache took when they were made
@@ -84,6 +85,9 @@ class PlanOptions:
         A saved schedule for the first structure of data, to be used instead of solving.
     jit_compile : bool
         Let XLA compile the planned step.
+    operators : str
+        "default", or "choose": gradients may read codes of forward values instead of the values; see
+        `trace.encodings`.
     """
 
     budget: Budget = field(default_factory=lambda: parse_budget("auto"))
@@ -98,6 +102,7 @@ class PlanOptions:
     cache: bool = True
     schedule: str | os.PathLike[str] | None = None
     jit_compile: bool = False
+    operators: str = "default"
 
     def tell(self, stage: str, done: float, total: float, text: str = "") -> None:
         """Report progress, if anybody listens."""
@@ -142,15 +147,41 @@ class Job:
         """Whether plans are run on the device."""
         return self.options.verify and self.device.measurable
 
-    @property
-    def most_bytes(self) -> int:
-        """The most that a plan may be measured at."""
-        return min(self.budget_bytes, int(_MOST * self.device.limit_bytes)) if self.near_limit else self.budget_bytes
+    def most_bytes(self, strict: bool) -> int:
+        """The most that a plan may be measured at: the budget, less what peaks differ by from step to step."""
+        most = int((_SURE_STRICT if strict else SURE) * self.budget_bytes)
+        return min(most, self._of_limit(_MOST)) if self.near_limit else most
 
     @property
     def near_limit(self) -> bool:
         """Whether a plan that needs more than was predicted may run out of memory."""
         return self.measure and near_limit(self.device, self.budget_bytes)
+
+    @property
+    def goal_bytes(self) -> int:
+        """What a plan's measured peak should come near.
+
+        Where the CPU's allocator has a hard limit near the budget, to run out of memory while measuring can be a crash:
+        oneDNN does not check all allocations. So stay away from the limit.
+        """
+        goal = int(_GOAL * self.budget_bytes)
+        return min(goal, self._of_limit(_CLEAR)) if self.near_limit else goal
+
+    @property
+    def first_target_bytes(self) -> int:
+        """What the first schedule has to fit: the goal, less what the allocator may be expected to lose."""
+        if not self.measure:
+            return self.budget_bytes
+        target = int(_GOAL * self.budget_bytes) - int(_WASTE * max(0, self.budget_bytes - self.graph.constant_bytes))
+        return self.with_room(target)
+
+    def with_room(self, target: int) -> int:
+        """A target that leaves room for what was not predicted, where to run out of memory can be a crash."""
+        return min(target, self._of_limit(_ROOM)) if self.near_limit else target
+
+    def _of_limit(self, share: float) -> int:
+        resident = self.graph.constant_bytes
+        return resident + int(share * max(0, self.device.limit_bytes - resident))
 
     def limit_bytes(self, schedule: Schedule) -> int:
         """What computations may need that do not keep the schedule's order; see `emit`.
@@ -211,7 +242,7 @@ def fit_given(job: Job, saved: dict[str, Any]) -> tuple[Candidate | None, list[A
         limit = 0 if strict else job.limit_bytes(schedule)
         attempts.append(_attempt(job, schedule, schedule.budget_bytes or schedule.peak_bytes, limit, int(strict)))
         measured = attempts[-1].measured_bytes
-        if measured is not None and measured <= job.most_bytes:
+        if measured is not None and measured <= job.most_bytes(strict):
             return Candidate(schedule, limit, measured), attempts
     log.warning("the schedule in %s is over the budget as it is measured here: planning anew", schedule.origin)
     return None, attempts
@@ -254,20 +285,11 @@ def fit(job: Job, target: int | None = None) -> tuple[Candidate, list[Attempt]]:
     JitCompileError
         If XLA is to compile the step and cannot.
     """
-    graph, budget_bytes, device, options, seconds = job.graph, job.budget_bytes, job.device, job.options, job.seconds
+    graph, budget_bytes, options, seconds = job.graph, job.budget_bytes, job.options, job.seconds
     attempts: list[Attempt] = []
     best: Candidate | None = None
-    close: Candidate | None = None  # within the budget, but by less than peaks differ
-    goal, most, strict = int(_GOAL * budget_bytes), job.most_bytes, False
-    if not job.measure:
-        target = budget_bytes
-    elif target is None:
-        target = goal - int(_WASTE * max(0, budget_bytes - graph.constant_bytes))
-    # Where the CPU's allocator has a hard limit near the budget, to run out of memory while measuring can be a crash:
-    # oneDNN does not check all allocations. Start with room to spare, and stay away from the limit.
-    if job.near_limit:
-        target = min(target, int(_ROOM * device.limit_bytes))
-        goal = min(goal, int(_CLEAR * device.limit_bytes))
+    goal, strict = job.goal_bytes, False
+    target = job.first_target_bytes if target is None or not job.measure else job.with_room(target)
     least: int | None = None
     tried: set[tuple[bytes, bool]] = set()
     for attempt in range(options.tries if job.measure else 1):
@@ -310,33 +332,30 @@ def fit(job: Job, target: int | None = None) -> tuple[Candidate, list[Attempt]]:
             target = min(schedule.peak_bytes, target) - budget_bytes // 10
             continue
         least = min(measured, least or measured)
-        fits = measured <= min(most, (_SURE_STRICT if strict else SURE) * budget_bytes)
+        fits = measured <= job.most_bytes(strict)
         if fits and (best is None or schedule.cost < best.schedule.cost):
             best = Candidate(schedule, limit, measured)
-        elif measured <= most and (close is None or measured < (close.measured_bytes or measured)):
-            close = Candidate(schedule, limit, measured)
         if fits and (measured >= _USED * goal or schedule.overhead < _FREE):
             break
         target = goal - (measured - schedule.peak_bytes)
         if fits and best is not None and target <= best.schedule.peak_bytes:
             break
     options.tell("measure", 1, 1, "")
-    best = best or close
     if best is None:
-        raise _unkept(job, attempts, least or budget_bytes)
+        raise _unkept(job, attempts, int((least or budget_bytes) / _SURE_STRICT) + 1)
     return best, attempts
 
 
 def _unkept(job: Job, attempts: list[Attempt], least: int) -> InfeasibleBudgetError:
-    """What to say when no plan was measured within the budget; the least that was measured is `least`."""
+    """What to say when no plan was measured within the budget; the least budget that one keeps is `least`."""
     hard, what = "", "the budget to that"
-    if job.most_bytes < job.budget_bytes:
+    if job.near_limit and job._of_limit(_MOST) < SURE * job.budget_bytes:
         hard = f", too near its limit of {format_bytes(job.device.limit_bytes)}, of which pieces are lost"
         what = "the limit"
     return InfeasibleBudgetError(
         f"budget {format_bytes(job.budget_bytes)} was kept by none of {len(attempts)} plans: the least predicted is "
-        f"{format_bytes(min(a.predicted_bytes for a in attempts))}, but the device's allocator needed "
-        f"{format_bytes(least)}{hard}; raise {what} or lower the batch size",
+        f"{format_bytes(min(a.predicted_bytes for a in attempts))}, but the device's allocator needs "
+        f"{format_bytes(least)}, what steps differ by included{hard}; raise {what} or lower the batch size",
         job.budget_bytes,
         least,
         proven=False,

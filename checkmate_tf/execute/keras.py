@@ -12,9 +12,10 @@ import keras
 import tensorflow as tf
 
 from ..costs import CostSpec
-from ..errors import JitCompileError, ModelError
+from ..errors import JitCompileError, ModelError, OperatorsError
 from ..graph import Graph
 from ..units import parse_budget
+from .choose import check_operators
 from .controller import Controller, batch_errors, build_training
 from .distribution import distribution_of
 from .fit import PlanOptions
@@ -44,6 +45,7 @@ def compile(  # noqa: A001 - the name that the package offers
     progress: bool | Callable[[str, float, float, str], None] = True,
     cache: bool = True,
     schedule: str | os.PathLike[str] | None = None,
+    operators: str = "default",
 ) -> keras.Model:
     """Make a compiled Keras model train within a memory budget, with the same numbers.
 
@@ -81,6 +83,10 @@ def compile(  # noqa: A001 - the name that the package offers
         A file of `Schedule.save`, such as `model.checkmate.schedule.save(path)`: solve once, and let every worker of a
         cluster load. It is measured like any other, and planned anew only if it is over the budget then. Other
         structures of data that come later are planned as ever.
+    operators : str
+        `"choose"` lets gradients read codes of forward values (a bit for the sign of each element after a ReLU, a byte
+        for each window of a max-pooling, a bit for each element of a mask) where that costs less than to keep or
+        compute the values; the numbers stay the same, bit by bit. `"default"`: as TensorFlow has them.
 
     Returns
     -------
@@ -106,9 +112,15 @@ def compile(  # noqa: A001 - the name that the package offers
     >>> model.fit(x, y, batch_size=32)  # doctest: +SKIP
     """
     wanted = parse_budget(budget)
+    check_operators(operators, schedule)
     _check_model(model)
     distribution = distribution_of(model)
     jit_compile = _resolve_jit(model)
+    if operators == "choose" and (jit_compile or distribution is not None):
+        raise OperatorsError(
+            f"{model.name!r} is {'compiled by XLA' if jit_compile else 'spread over several devices'}, where "
+            'operators="choose" is not served: leave operators at "default"'
+        )
     if jit_compile and distribution is not None:
         raise JitCompileError(
             f"{model.name!r} has jit_compile=True and is spread over {distribution.replicas} devices, which is not "
@@ -118,7 +130,7 @@ def compile(  # noqa: A001 - the name that the package offers
     with progress_bars(progress) as tell:
         options = PlanOptions(
             wanted, strategy, costs, time_limit, gap, seed, verify, progress=tell, cache=cache, schedule=schedule,
-            jit_compile=jit_compile,
+            jit_compile=jit_compile, operators=operators,
         )  # fmt: skip
         earlier = getattr(model, "_checkmate_controller", None)
         controller = Controller(model, options, batch, _plain_step(model), distribution)
@@ -154,6 +166,7 @@ def gradient_function(
     progress: bool | Callable[[str, float, float, str], None] = True,
     cache: bool = True,
     schedule: str | os.PathLike[str] | None = None,
+    operators: str = "default",
 ) -> Callable[..., tuple[tf.Tensor, list[tf.Tensor]]]:
     """Loss and gradients within a memory budget, for training loops of one's own.
 
@@ -163,7 +176,8 @@ def gradient_function(
         Built; it need not be compiled.
     loss : callable (y, y_pred) -> tensor, or a Keras loss's name
         The mean of what it returns, plus the model's own losses, is differentiated.
-    budget, batch_size, input_spec, data, strategy, costs, time_limit, gap, seed, verify, progress, cache, schedule
+    budget, batch_size, input_spec, data, strategy, costs, time_limit, gap, seed, verify, progress, cache, schedule, \
+    operators
         As for `compile`. The budget holds gradients, which are alive when the function returns.
 
     Returns
@@ -173,6 +187,7 @@ def gradient_function(
         attribute `checkmate` is the `Report`.
     """
     wanted = parse_budget(budget)
+    check_operators(operators, schedule)
     _check_built(model)
     distribution = distribution_of(model)
     if distribution is not None:
@@ -204,8 +219,9 @@ def gradient_function(
         spec, batch_size = data_spec(model, batch_size, input_spec, data)
     with progress_bars(progress) as tell:
         options = PlanOptions(
-            wanted, strategy, costs, time_limit, gap, seed, verify, progress=tell, cache=cache, schedule=schedule
-        )
+            wanted, strategy, costs, time_limit, gap, seed, verify, progress=tell, cache=cache, schedule=schedule,
+            operators=operators,
+        )  # fmt: skip
         controller = Controller(model, options, batch_size, as_called(model, gradients))
         planned = controller.plan(spec)
 

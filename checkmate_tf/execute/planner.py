@@ -14,17 +14,18 @@ from numpy.typing import NDArray
 from ..costs import CostSpec, cost_unit, op_costs
 from ..costs.workspace import op_workspaces
 from ..graph import Graph
-from ..report import Report
+from ..report import Attempt, Report
 from ..schedule import Schedule, keep_all
 from ..schedule_file import read_schedule
 from ..trace.program import Program, build_program
-from ..trace.replicas import split_replicas
+from ..trace.replicas import Replicas, split_replicas
 from ..trace.static import StaticStep, with_static_batch
 from ..trace.step import TracedStep, trace_step
 from ..units import Budget
+from .choose import Choice, choose_encodings
 from .distribution import NOT_MEASURED, Distribution
 from .emit import emit
-from .fit import SURE, Job, PlanOptions, fit, fit_given, solving_seconds, timed
+from .fit import SURE, Candidate, Job, PlanOptions, fit, fit_given, solving_seconds, timed
 from .measure import HOW_TO_MEASURE, Device, find_device
 from .xla import emit_compiled
 
@@ -88,18 +89,26 @@ def plan_step(
     seconds: dict[str, float] = {}
     saved = None if options.schedule is None or earlier else read_schedule(options.schedule)
     device = _device(distribution)
-    program, graph = _trace(step, spec, batch_size, options, name, device, seconds, distribution)
+    tracing = _Tracing(batch_size, options, name, device, seconds)
+    traced, replicas = tracing.trace(step, spec, distribution)
+    program, graph = tracing.program(traced, replicas)
     plain = keep_all(graph)
     budget_bytes = _budget_bytes(options.budget, plain, device)
     for other in earlier:
         if _equal(other.schedule.graph, graph) and other.report.budget_bytes == budget_bytes:
             return replace(other, program=program, batch_size=batch_size)
     job = Job(program, graph, budget_bytes, device, options, seconds, _places(distribution))
-    best, attempts = (None, []) if saved is None else fit_given(job, saved)
+    best: Candidate | None = None
+    attempts: list[Attempt] = []
+    chosen = Choice(job, ())
+    if saved is not None:
+        best, attempts = fit_given(job, saved)
+    elif options.operators == "choose":
+        chosen = choose_encodings(job, tracing.program)
     if best is None:
-        best, more = fit(job)
+        best, more = fit(chosen.job)
         attempts += more
-    schedule = best.schedule
+    program, schedule = chosen.job.program, best.schedule
     reason = HOW_TO_MEASURE if distribution is None else NOT_MEASURED
     why = "" if attempts else reason if options.verify else "verify=False"
     report = Report(
@@ -120,6 +129,8 @@ def plan_step(
         attempts=tuple(attempts),
         seconds=seconds,
         schedule=schedule,
+        encodings=chosen.counts,
+        plain_cost=graph.base_cost if chosen.encodings else None,
     )
     log.info("%s", report)
     return PlannedStep(program, schedule, report, batch_size, best.limit_bytes, options.jit_compile)
@@ -135,7 +146,8 @@ def step_graph(
 ) -> Graph:
     """The graph that `plan_step` would plan, without planning it. Arguments and errors as there."""
     options = PlanOptions(costs=costs, verify=False)
-    return _trace(step, spec, batch_size, options, name, _device(distribution), {}, distribution)[1]
+    tracing = _Tracing(batch_size, options, name, _device(distribution), {})
+    return tracing.program(*tracing.trace(step, spec, distribution))[1]
 
 
 def _device(distribution: Distribution | None) -> Device:
@@ -195,38 +207,44 @@ def expected_peak_bytes(planned: PlannedStep, device: Device) -> int:
     return (report.measured_peak_bytes or 0) + max(0, come)
 
 
-def _trace(
-    step: Callable[[Any], Any],
-    spec: Any,
-    batch_size: int,
-    options: PlanOptions,
-    name: str,
-    device: Device,
-    seconds: dict[str, float],
-    distribution: Distribution | None,
-) -> tuple[Program, Graph]:
-    """The step's program, and its graph with costs."""
-    replicas = None
-    with timed(seconds, "trace"):
-        options.tell("trace", 0, 1, name)
-        if distribution is None:
-            traced = trace_step(step, spec)
-        else:
+@dataclass(frozen=True)
+class _Tracing:
+    """From a step to its program, and its graph with costs."""
+
+    batch_size: int
+    options: PlanOptions
+    name: str
+    device: Device
+    seconds: dict[str, float]
+
+    def trace(
+        self, step: Callable[[Any], Any], spec: Any, distribution: Distribution | None
+    ) -> tuple[TracedStep, Replicas | None]:
+        """The traced step: under a distribution that of the first replica, and how the others correspond."""
+        with timed(self.seconds, "trace"):
+            self.options.tell("trace", 0, 1, self.name)
+            if distribution is None:
+                return trace_step(step, spec), None
             every = len(distribution.devices)
             traced = trace_step(distribution.side_by_side(step), (spec,) * every, devices=every)
             replicas = split_replicas(traced, distribution.devices)
-            traced = replicas.first
-        shapes = [tf.TensorShape([batch_size if d is None else d for d in t.shape]) for t in traced.inputs]
-        static = with_static_batch(traced, shapes)
-    with timed(seconds, "costs"):
-        costs, scratch = _costs(traced, static, device, options)
-    with timed(seconds, "trace"):
-        program = build_program(traced, static, name, scratch=scratch)
-        graph = program.graph.with_costs(program.node_costs(traced.operations, costs), cost_unit(options.costs))
-        if replicas is not None:
-            program = replicas.all_in(program)
-        options.tell("trace", 1, 1, f"{len(graph)} nodes of {len(traced.operations)} operations")
-    return program, graph
+            return replicas.first, replicas
+
+    def program(self, traced: TracedStep, replicas: Replicas | None = None) -> tuple[Program, Graph]:
+        with timed(self.seconds, "trace"):
+            batch = self.batch_size
+            shapes = [tf.TensorShape([batch if d is None else d for d in t.shape]) for t in traced.inputs]
+            static = with_static_batch(traced, shapes)
+        with timed(self.seconds, "costs"):
+            costs, scratch = _costs(traced, static, self.device, self.options)
+        with timed(self.seconds, "trace"):
+            program = build_program(traced, static, self.name, scratch=scratch)
+            unit = cost_unit(self.options.costs)
+            graph = program.graph.with_costs(program.node_costs(traced.operations, costs), unit)
+            if replicas is not None:
+                program = replicas.all_in(program)
+            self.options.tell("trace", 1, 1, f"{len(graph)} nodes of {len(traced.operations)} operations")
+        return program, graph
 
 
 def _foreign_bytes(program: Program, device: Device) -> int:

@@ -78,6 +78,10 @@ class Report:
         trains.
     exceeded_bytes : tuple of int
         Peaks over the budget, measured while training or expected with the data of `fit`, that led to new plans.
+    encodings : mapping from kind to int
+        How many gradients read codes of forward values instead of the values, with `operators="choose"`.
+    plain_cost : float or None
+        Of the plain step, where the schedule's graph is not that step's: with encodings.
     """
 
     model: str
@@ -99,14 +103,21 @@ class Report:
     training_peak_bytes: int | None = None
     exceeded_bytes: tuple[int, ...] = ()
     replicas: int = 1
+    encodings: Mapping[str, int] = field(default_factory=dict)
+    plain_cost: float | None = None
+
+    @property
+    def base_cost(self) -> float:
+        """Of the plain step, in the unit of the costs."""
+        return self.schedule.graph.base_cost if self.plain_cost is None else self.plain_cost
 
     @property
     def overhead(self) -> float:
-        return self.schedule.overhead
+        return self.schedule.cost / self.base_cost - 1 if self.base_cost else 0.0
 
     @property
     def proven_overhead(self) -> float:
-        base = self.schedule.graph.base_cost
+        base = self.base_cost
         return max(0.0, self.schedule.lower_bound / base - 1) if base else 0.0
 
     @property
@@ -130,6 +141,7 @@ class Report:
             "nodes": len(schedule.graph),
             "recomputations": self.recomputations,
             "attempts": [asdict(a) for a in self.attempts],
+            "encodings": dict(self.encodings),
             "seconds": dict(self.seconds),
             "exceeded_bytes": list(self.exceeded_bytes),
         }
@@ -195,6 +207,9 @@ class Report:
             ),
             ("time", ", ".join(f"{k} {v:.1f} s" for k, v in self.seconds.items())),
         ]
+        if self.encodings:
+            kinds = ", ".join(f"{count} {kind}" for kind, count in self.encodings.items())
+            rows.insert(6, ("operators", f"{sum(self.encodings.values())} gradients read codes ({kinds}), exactly"))
         if len(self.attempts) > 1:
             tries = "; ".join(
                 f"{format_bytes(a.predicted_bytes)} predicted, "

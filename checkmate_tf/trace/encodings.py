@@ -1,0 +1,339 @@
+"""Encodings: the same step, whose gradients read small codes of forward values instead of the values (Gist; MONeT).
+
+The gradient of a ReLU asks for the sign of each element, that of a max-pooling for where in each window the largest
+was, that of a dropout for its mask. Keeping a value for that alone wastes memory: a sign takes a bit, a place in a
+window a byte. Each such gradient is traced again here as
+
+    encode, right after the value is made -> code -> decode, just before the gradient's own arithmetic,
+
+and the codes become values like others. So the choice of implementation and the schedule are one choice: a schedule may
+keep the code, or keep (or compute again) the value and encode it when the code is needed.
+
+Every encoding here gives the same bits as the kernel that it stands for, infinities, negative zeros and ties included,
+and NaN but for the inputs of a max-pooling.
+
+- *ReLU, ReLU6*: g * (y > 0), as the kernel computes it; a bit an element.
+- *Max-pooling*: the place of the first largest element in its window; a byte an element of the result. Not where
+  windows reach into padding, and on CPUs only, whose kernels decide ties so.
+- *Masks*: any boolean value that the forward pass makes and the backward pass reads (dropout, comparisons); a bit an
+  element instead of a byte.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import tensorflow as tf
+from tensorflow.python.framework import func_graph
+from tensorflow.python.ops import gen_nn_ops, handle_data_util
+
+from .ops import inputs_of
+from .static import copy_attributes, copy_functions
+from .step import TracedStep, is_gradient
+
+__all__ = ["EncodedStep", "Encoding", "encoded", "find_encodings"]
+
+_LEAST_ELEMENTS = 1024  # of a sample: smaller values are not worth it
+_GATHER, _SPREAD = 0x0102040810204080, 0x0101010101010101  # eight bytes of 0 or 1 to the bits of one, and back
+_BIT_OF_BYTE = 0x8040201008040201
+_SIGNS = {"ReluGrad": "relu", "Relu6Grad": "relu6"}
+_FORWARD, _BACKWARD = "checkmate/encode", "gradient_tape/checkmate/decode"
+
+
+@dataclass(frozen=True, eq=False)
+class Encoding:
+    """A gradient that can read a code.
+
+    Attributes
+    ----------
+    kind : str
+        "relu", "relu6", "pool" or "mask".
+    value : tf.Tensor
+        Of the forward pass; the code is made when it is there.
+    gradient : tf.Operation
+        Of the backward pass.
+    """
+
+    kind: str
+    value: tf.Tensor
+    gradient: tf.Operation
+
+    @property
+    def spared(self) -> list[tf.Tensor]:
+        """What the gradient reads of the forward pass, and need not read with the code."""
+        return inputs_of(self.gradient)[:2] if self.kind == "pool" else [self.value]
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedStep:
+    """A step with encodings.
+
+    Attributes
+    ----------
+    step : TracedStep
+    tensors : dict from the id of a tensor of the plain step to its copy
+    operations : dict from an operation of the plain step to its copy, or to the last one of what stands for it
+    """
+
+    step: TracedStep
+    tensors: Mapping[int, tf.Tensor]
+    operations: Mapping[tf.Operation, tf.Operation]
+
+
+def find_encodings(step: TracedStep, pools: bool = True) -> list[Encoding]:
+    """All gradients of a step that can read codes, in the order of the backward pass; with poolings or without."""
+    found: list[Encoding] = []
+    for op in step.operations:
+        if not is_gradient(op):
+            continue
+        inputs = inputs_of(op)
+        if op.type in _SIGNS and _worth(inputs[1]):
+            found.append(Encoding(_SIGNS[op.type], inputs[1], op))
+        elif op.type == "MaxPoolGrad" and pools and _worth(inputs[1]) and _covers(op):
+            found.append(Encoding("pool", inputs[1], op))
+        else:
+            masks = {id(t): t for t in inputs if t.dtype == tf.bool and not is_gradient(t.op) and _worth(t)}
+            found += [Encoding("mask", t, op) for t in masks.values() if _elements(t) % 8 == 0]
+    return found
+
+
+def encoded(step: TracedStep, encodings: Iterable[Encoding]) -> EncodedStep:
+    """The same step with some of its gradients reading codes.
+
+    Parameters
+    ----------
+    step : TracedStep
+        Left as it is. Not one of replicas.
+    encodings : iterable of Encoding
+        Some of `find_encodings(step)`.
+
+    Returns
+    -------
+    EncodedStep
+        In a graph of its own.
+    """
+    return _Copy(step, encodings).run()
+
+
+def _elements(t: tf.Tensor) -> int:
+    """Of one sample, 0 if not known."""
+    if t.shape.rank is None or t.shape.rank < 1 or None in t.shape[1:].as_list():
+        return 0
+    return math.prod(t.shape[1:].as_list())
+
+
+def _worth(t: tf.Tensor) -> bool:
+    return _elements(t) >= _LEAST_ELEMENTS
+
+
+def _window(op: tf.Operation) -> tuple[list[int], list[int]]:
+    return list(op.get_attr("ksize")), list(op.get_attr("strides"))
+
+
+def _covers(op: tf.Operation) -> bool:
+    """Whether a pooling's windows are within its input, at most 255 elements, over height and width."""
+    if op.get_attr("data_format") not in (b"NHWC", "NHWC"):
+        return False
+    size, stride = _window(op)
+    source, result = inputs_of(op)[0].shape, inputs_of(op)[1].shape
+    if size[0] != 1 or size[3] != 1 or size[1] * size[2] > 255:
+        return False
+    return all((result[k] - 1) * stride[k] + size[k] <= source[k] for k in (1, 2))
+
+
+class _Copy:
+    """A copy of a step in the making. The code of a value comes right after it; gradients decode when they come."""
+
+    def __init__(self, step: TracedStep, encodings: Iterable[Encoding]) -> None:
+        self.source = step
+        self.graph = func_graph.FuncGraph("checkmate_encoded")
+        copy_functions(step.graph, self.graph)
+        self.tensors: dict[int, tf.Tensor] = {}  # by the id of the tensor of the source
+        self.operations: dict[tf.Operation, tf.Operation] = {}
+        self.order: list[tf.Operation] = []
+        self.codes: dict[tuple[str, int], tf.Tensor] = {}
+        self.decoded: dict[int, tf.Tensor] = {}
+        self.by_gradient: dict[tf.Operation, list[Encoding]] = {}
+        self.by_value: dict[tf.Operation, list[Encoding]] = {}
+        for e in encodings:
+            self.by_gradient.setdefault(e.gradient, []).append(e)
+            self.by_value.setdefault(e.value.op, []).append(e)
+
+    def run(self) -> EncodedStep:
+        step = self.source
+        with self.graph.as_default():
+            for t in step.inputs:
+                self._place(t, tf.compat.v1.placeholder(t.dtype, t.shape, name=t.op.name))
+            for external, internal in step.captures:
+                self._place(internal, self.graph.capture(external))
+            for _, internal in step.call_time:
+                self._place(internal, tf.compat.v1.placeholder(internal.dtype, internal.shape, name=internal.op.name))
+            for op in step.operations:
+                if op in self.operations:
+                    self.order.append(self.operations[op])
+                    continue
+                begun = len(self.graph.get_operations())
+                self._emit(op)
+                for e in self.by_value.get(op, ()):
+                    self._encode(e)
+                self.order += self.graph.get_operations()[begun:]
+        return EncodedStep(self._step(), self.tensors, self.operations)
+
+    def _step(self) -> TracedStep:
+        source = self.source
+        copied = lambda t: None if t is None else self.tensors[id(t)]  # noqa: E731 - a short callback
+        results = [copied(t) for t in tf.nest.flatten(source.structured_outputs)]
+        return replace(
+            source,
+            graph=self.graph,
+            inputs=[copied(t) for t in source.inputs],
+            captures=[(external, copied(t)) for external, t in source.captures],
+            call_time=[(ask, copied(t)) for ask, t in source.call_time],
+            outputs=[copied(t) for t in source.outputs],
+            structured_outputs=tf.nest.pack_sequence_as(source.structured_outputs, results),
+            operations=self.order,
+            controls={self.operations[op]: self._copies(after) for op, after in source.controls.items()},
+        )
+
+    def _place(self, t: tf.Tensor, copy: tf.Tensor) -> None:
+        self.tensors[id(t)] = copy
+        self.operations[t.op] = copy.op
+
+    def _copies(self, operations: Iterable[tf.Operation]) -> list[tf.Operation]:
+        return [self.operations[op] for op in operations if op in self.operations]
+
+    def _emit(self, op: tf.Operation) -> None:
+        given = [self.tensors[id(t)] for t in inputs_of(op)]
+        encodings = self.by_gradient.get(op, [])
+        with self.graph.device(op.device or None):
+            if encodings and encodings[0].kind != "mask":
+                with tf.name_scope(_BACKWARD), self.graph.control_dependencies(self._copies(op.control_inputs)):
+                    copies = [self._gradient(encodings[0], given)]
+            else:
+                for e in encodings:
+                    mask = self._mask(e)
+                    given = [mask if t is e.value else g for t, g in zip(inputs_of(op), given, strict=True)]
+                with self.graph.control_dependencies(self._copies(op.control_inputs)):
+                    copies = self._same(op, given)
+        for t, copy in zip(op.outputs, copies, strict=True):
+            self.tensors[id(t)] = copy
+            if not copy.shape.is_fully_defined():
+                copy.set_shape(t.shape)
+            if t.dtype in (tf.variant, tf.resource):
+                handle_data_util.copy_handle_data(t, copy)
+
+    def _same(self, op: tf.Operation, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        copy = self.graph._create_op_internal(
+            op.type,
+            list(inputs),
+            [t.dtype for t in op.outputs],
+            attrs=copy_attributes(op),
+            name=op.name,
+            op_def=op.op_def,
+        )
+        self.operations[op] = copy
+        return list(copy.outputs)
+
+    def _encode(self, e: Encoding) -> None:
+        """Make the code of a value that is there."""
+        key = (e.kind, id(e.value))
+        if key in self.codes:
+            return
+        value = self.tensors[id(e.value)]
+        with tf.name_scope(_FORWARD), self.graph.device(e.value.op.device or None):
+            if e.kind == "pool":
+                size, stride = _window(e.gradient)
+                source = self.tensors[id(inputs_of(e.gradient)[0])]
+                self.codes[key] = place_in_window(source, value, size[1:3], stride[1:3])
+            else:
+                bits = {"relu": lambda y: y > 0, "relu6": lambda y: (y > 0) & (y < 6), "mask": lambda y: y}[e.kind]
+                self.codes[key] = pack_bits(bits(value)) if _elements(e.value) % 8 == 0 else bits(value)
+
+    def _mask(self, e: Encoding) -> tf.Tensor:
+        if id(e.value) not in self.decoded:
+            with tf.name_scope(_BACKWARD):
+                self.decoded[id(e.value)] = self._bits(e)
+        return self.decoded[id(e.value)]
+
+    def _bits(self, e: Encoding) -> tf.Tensor:
+        code = self.codes[e.kind, id(e.value)]
+        return code if code.dtype == tf.bool else unpack_bits(code, e.value.shape[1:].as_list())
+
+    def _gradient(self, e: Encoding, given: Sequence[tf.Tensor]) -> tf.Tensor:
+        """What the gradient's kernel would give."""
+        if e.kind != "pool":
+            gradient = given[0]
+            result = gradient * tf.cast(self._bits(e), gradient.dtype)
+        else:
+            size, stride = _window(e.gradient)
+            shape = inputs_of(e.gradient)[0].shape[1:3].as_list()
+            result = to_place(self.codes["pool", id(e.value)], given[2], shape, size[1:3], stride[1:3])
+        self.operations[e.gradient] = result.op
+        return result
+
+
+def pack_bits(mask: tf.Tensor) -> tf.Tensor:
+    """A uint8 of each eight booleans in turn, as a vector; the first one is the lowest bit.
+
+    Eight bytes of 0 or 1 are one number of 64 bits, of which a product shifts each to its place in the highest byte.
+    """
+    bytes_ = tf.reshape(tf.cast(mask, tf.uint8), [-1, 8])
+    products = tf.bitcast(bytes_, tf.uint64) * tf.constant(_GATHER, tf.uint64)
+    return tf.cast(tf.bitwise.right_shift(products, tf.constant(56, tf.uint64)), tf.uint8)
+
+
+def unpack_bits(packed: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
+    """The booleans that `pack_bits` packed, with the shape of a sample."""
+    spread = tf.cast(packed, tf.uint64) * tf.constant(_SPREAD, tf.uint64)
+    bytes_ = tf.bitcast(tf.bitwise.bitwise_and(spread, tf.constant(_BIT_OF_BYTE, tf.uint64)), tf.uint8)
+    return tf.cast(tf.reshape(bytes_, [-1, *shape]), tf.bool)
+
+
+def place_in_window(x: tf.Tensor, y: tf.Tensor, size: Sequence[int], stride: Sequence[int]) -> tf.Tensor:
+    """Where in its window of `x` each maximum `y` was first, row by row: uint8 of the shape of `y`.
+
+    The place is the number of elements before it that are less, so it needs no selection. 0 if none is equal: the
+    result for a window of minus infinities is the least finite number.
+    """
+    height, width = y.shape[1:3].as_list()
+    if list(size) == list(stride) and size[0] == size[1]:
+        within = x[:, : height * size[0], : width * size[1], :]
+        depth = tf.nn.space_to_depth(within, size[0])
+        elements = tf.split(depth, size[0] * size[1], axis=3)
+    else:
+        ends = [(n - 1) * s + 1 for n, s in zip((height, width), stride, strict=True)]
+        elements = [
+            x[:, i : i + ends[0] : stride[0], j : j + ends[1] : stride[1], :]
+            for i in range(size[0])
+            for j in range(size[1])
+        ]
+    unequal = [tf.cast(tf.not_equal(e, y), tf.uint8) for e in elements]
+    place = before = unequal[0]
+    for here in unequal[1:-1]:
+        before *= here
+        place += before
+    return place * (1 - before * unequal[-1]) if len(unequal) > 1 else tf.zeros_like(place)
+
+
+def to_place(
+    place: tf.Tensor, gradient: tf.Tensor, shape: Sequence[int], size: Sequence[int], stride: Sequence[int]
+) -> tf.Tensor:
+    """The gradient of a max-pooling: each element goes to its place in the input, of the given height and width."""
+    height, width, channels = gradient.shape[1:].as_list()
+    if list(size) == list(stride) and size[0] == size[1]:
+        given = gradient + 0  # a sum with the kernel's zero: minus zero becomes zero
+        zero = tf.zeros([], gradient.dtype)
+        parts = [tf.where(tf.equal(place, k), given, zero) for k in range(size[0] * size[1])]
+        spread = tf.nn.depth_to_space(tf.concat(parts, axis=3), size[0])
+        rest = [[0, 0], [0, shape[0] - height * size[0]], [0, shape[1] - width * size[1]], [0, 0]]
+        return tf.pad(spread, rest) if any(map(any, rest)) else spread
+    table = [i * shape[1] * channels + j * channels for i in range(size[0]) for j in range(size[1])]
+    rows = tf.range(0, height * stride[0] * shape[1] * channels, stride[0] * shape[1] * channels, dtype=tf.int64)
+    columns = tf.range(0, width * stride[1] * channels, stride[1] * channels, dtype=tf.int64)
+    corners = rows[:, None, None] + columns[:, None] + tf.range(channels, dtype=tf.int64)
+    where = tf.gather(tf.constant(table, tf.int64), tf.cast(place, tf.int32)) + corners
+    like = tf.zeros([tf.shape(gradient)[0], *shape, channels], gradient.dtype)
+    windows = [1, *size, 1], [1, *stride, 1]
+    return gen_nn_ops.max_pool_grad_with_argmax(like, gradient, where, *windows, "VALID", include_batch_in_index=False)

@@ -8,8 +8,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from checkmate_tf.graph import BACKWARD, FORWARD, LOSS, Graph
+from checkmate_tf.operators import Implementation, OperatorGraph
 
-__all__ = ["chain", "paper_chain", "random_graphs", "resnet", "training", "transformer", "unet"]
+__all__ = ["chain", "operator_graphs", "paper_chain", "random_graphs", "resnet", "training", "transformer", "unet"]
 
 
 def training(
@@ -132,3 +133,21 @@ def random_graphs(draw: st.DrawFn, max_nodes: int = 7, *, stateful: bool = True,
             draw(st.lists(st.sampled_from([0, n // 2, n, n, n]), min_size=n, max_size=n)) if stateful else [n] * n
         ),
     )
+
+
+@st.composite
+def operator_graphs(draw: st.DrawFn, max_nodes: int = 7, *, workspace: bool = True) -> OperatorGraph:
+    """Any small graph, a few of whose nodes have other ways, and some forward nodes of which are encodings."""
+    graph = draw(random_graphs(max_nodes, workspace=workspace))
+    n, ways = len(graph), {}
+    for i in draw(st.sets(st.integers(0, n - 1), max_size=3)):
+        ways[i] = [
+            Implementation(
+                f"way {at}", float(draw(st.integers(0, 5))),
+                tuple(draw(st.sets(st.integers(0, i - 1), max_size=2))) if i else (),
+                draw(st.integers(-int(graph.sizes[i]) if workspace else 0, 2 * workspace)),
+            )
+            for at in range(draw(st.integers(1, 2)))
+        ]  # fmt: skip
+    forward = np.flatnonzero(graph.kinds == FORWARD).tolist()
+    return OperatorGraph(graph, ways, frozenset(draw(st.sets(st.sampled_from(forward), max_size=2))))

@@ -179,13 +179,7 @@ class OperatorGraph:
                 known = ", ".join(w.name for w in self.ways(i)) if 0 <= i < len(self) else "no such node"
                 raise GraphError(f"graph {self.graph.name!r}: node {i} has no way {way} to compute it ({known})")
         ways = [self.ways(i)[chosen.get(i, 0)] for i in range(len(self))]
-        readers: list[list[int]] = [[] for _ in ways]
-        kept = np.zeros(len(self), dtype=bool)
-        for i in reversed(range(len(self))):
-            kept[i] = bool(readers[i]) or not self._may_go(i)
-            if kept[i]:
-                for p in ways[i].inputs:
-                    readers[p].append(i)
+        kept, readers = self._read(ways)
         nodes = np.flatnonzero(kept)
         order: list[int] = nodes.tolist()
         memory = [self._workspace(i, ways[i], i in chosen, readers) for i in order]
@@ -218,6 +212,22 @@ class OperatorGraph:
         """Whether node i is not computed if nobody reads it."""
         return i in self.encodings or (bool(self.graph.users[i]) and self.graph.recompute_until[i] > 0)
 
+    def _read(self, ways: Sequence[Implementation]) -> tuple[NDArray[np.bool_], list[list[int]]]:
+        """Which nodes are computed, and the computed readers of each, descending."""
+        readers: list[list[int]] = [[] for _ in ways]
+        kept = np.zeros(len(self), dtype=bool)
+        for i in reversed(range(len(self))):
+            kept[i] = bool(readers[i]) or not self._may_go(i)
+            if kept[i]:
+                for p in ways[i].inputs:
+                    readers[p].append(i)
+        return kept, readers
+
+    @cached_property
+    def default_readers(self) -> tuple[tuple[int, ...], ...]:
+        """The nodes that read each value where every node is computed in its own way."""
+        return tuple(tuple(reversed(row)) for row in self._read([self.ways(i)[0] for i in range(len(self))])[1])
+
     def _workspace(self, i: int, way: Implementation, other: bool, readers: list[list[int]]) -> tuple[int, int]:
         """Workspace and `held` of node i. What its own way has taken over in the graph it may have lost."""
         own = {p for p in way.inputs if readers[p] == [i]}
@@ -225,7 +235,7 @@ class OperatorGraph:
             over = max(0, -way.workspace)
             return (way.workspace, over) if own or not over else (0, 0)
         held = int(self.graph.held[i])
-        before = {p for p in way.inputs if self.graph.users[p] == (i,)}
+        before = {p for p in way.inputs if self.default_readers[p] == (i,)}
         return (way.workspace, held) if own >= before else (way.workspace + held, 0)
 
     def _check(self, i: int, way: Implementation) -> None:

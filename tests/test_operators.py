@@ -78,6 +78,15 @@ def test_memory_is_taken_over_only_from_inputs_without_other_readers():
     assert memory({2: 1, 3: 2}) == ([0, -8, -8, 0], [0, 8, 8, 0])
 
 
+def test_an_encoding_of_an_input_takes_its_memory_from_the_reader():
+    graph = Graph("mask", ["x", "mask", "relu", "g"], np.array([0, 0, 0, 2]), np.ones(4), np.array([8, 1, 8, 8]),
+                  [[], [0], [0], [2]], workspace=np.array([0, 0, -8, 0]), held=np.array([0, 0, 8, 0]))  # fmt: skip
+    operators = OperatorGraph(graph, {3: [Implementation("mask", 1.0, (1,))]}, frozenset({1}))
+    assert operators.choose({}).graph.workspace.tolist() == [0, -8, 0]
+    masked = OperatorGraph(graph, {3: [Implementation("mask", 1.0, (1, 2))]}, frozenset({1})).choose({3: 1}).graph
+    assert (masked.workspace.tolist(), masked.held.tolist()) == ([0, 0, 0, 0], [0, 0, 0, 0])
+
+
 @given(operator_graphs(), st.data())
 def test_every_choice_is_a_graph_of_its_ways(operators, data):
     choice = {i: data.draw(st.integers(0, len(operators.ways(i)) - 1)) for i in range(len(operators))}

@@ -89,7 +89,7 @@ def monet(operators: OperatorGraph, budget_bytes: int, options: SolveOptions | N
     chosen = operators.choose(choice)
     place = {int(node): at for at, node in enumerate(chosen.nodes)}
     sequence = np.array([place[node] for node in order if node in place])
-    least = sum(min(way.cost for way in operators.ways(i)) for i in default.nodes if i not in operators.optional)
+    least = float(sum(min(way.cost for way in operators.ways(i)) for i in default.nodes if i not in operators.optional))
     schedule = Schedule(chosen.graph, sequence, "monet", solution.solver, budget_bytes=budget_bytes)
     if schedule.peak_bytes > budget_bytes:
         raise PlanError(
@@ -134,7 +134,10 @@ def monet_noop(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedu
         raise infeasible(graph, budget_bytes, tightest(graph, least, options.time_limit, options.seed)[0])
     schedule = monet(OperatorGraph(graph, {}), budget_bytes, options).schedule
     status = "optimal" if schedule.cost <= graph.base_cost else "feasible"
-    return replace(schedule, strategy="monet-noop", status=status, seconds=time.perf_counter() - begun)
+    return replace(
+        schedule, strategy="monet-noop", status=status, lower_bound=graph.base_cost,
+        seconds=time.perf_counter() - begun,
+    )  # fmt: skip
 
 
 def _start(

@@ -34,8 +34,9 @@ Other than in the paper:
 - (13), memory where nothing is computed again, follows from (10), (12), (7) and (8).
 - U runs from one i to the next, so rows are short; the paper writes out each sum.
 
-What it does badly: memory is bounded from above by L_i^k, and gradients are kept until the last node that reads them in
-any way. So a feasible budget may be called infeasible, and the optimum is no bound on what other strategies can do.
+What it does badly: memory is bounded from above. L_i^k takes all that may be computed again for it, what the previous
+gradient read and nobody reads later is counted still in U, and gradients are kept until the last node that reads them
+in any way. So a feasible budget may be called infeasible, and the optimum is no bound on what other strategies can do.
 """
 
 from __future__ import annotations

@@ -8,8 +8,19 @@ import numpy as np
 from hypothesis import strategies as st
 
 from checkmate_tf.graph import BACKWARD, FORWARD, LOSS, Graph
+from checkmate_tf.operators import Implementation, OperatorGraph
 
-__all__ = ["chain", "paper_chain", "random_graphs", "resnet", "training", "transformer", "unet"]
+__all__ = [
+    "chain",
+    "operator_graphs",
+    "paper_chain",
+    "random_graphs",
+    "resnet",
+    "training",
+    "training_operators",
+    "transformer",
+    "unet",
+]
 
 
 def training(
@@ -132,3 +143,45 @@ def random_graphs(draw: st.DrawFn, max_nodes: int = 7, *, stateful: bool = True,
             draw(st.lists(st.sampled_from([0, n // 2, n, n, n]), min_size=n, max_size=n)) if stateful else [n] * n
         ),
     )
+
+
+@st.composite
+def operator_graphs(draw: st.DrawFn, max_nodes: int = 7) -> OperatorGraph:
+    """Any small graph, a few of whose nodes have other ways, and some forward nodes of which are encodings."""
+    graph = draw(random_graphs(max_nodes))
+    ways: dict[int, list[Implementation]] = {}
+    for i in draw(st.sets(st.integers(0, len(graph) - 1), max_size=3)):
+        for at in range(draw(st.integers(1, 2))):
+            reads = tuple(draw(st.sets(st.integers(0, i - 1), max_size=2))) if i else ()
+            space = draw(st.integers(_in_place(graph.sizes, i, reads), 2))
+            ways.setdefault(i, []).append(Implementation(f"way {at}", float(draw(st.integers(0, 5))), reads, space))
+    forward = np.flatnonzero(graph.kinds == FORWARD).tolist()
+    return OperatorGraph(graph, ways, frozenset(draw(st.sets(st.sampled_from(forward), max_size=2))))
+
+
+@st.composite
+def training_operators(draw: st.DrawFn, max_forward: int = 4, max_backward: int = 3) -> OperatorGraph:
+    """A small training step whose gradients read forward values in several ways; some nodes compute in place."""
+    forward, backward = draw(st.integers(2, max_forward)), draw(st.integers(1, max_backward))
+    n, forward_values = forward + backward, st.sets(st.integers(0, forward - 1), min_size=1, max_size=2)
+    column = lambda low, high: np.array(draw(st.lists(st.integers(low, high), min_size=n, max_size=n)))  # noqa: E731
+    inputs = [sorted({max(0, i - 1), draw(st.integers(0, i - 1))}) if i else [] for i in range(forward)]
+    inputs += [sorted({k - 1, *draw(forward_values)}) for k in range(forward, n)]
+    sizes, plain = np.where(np.arange(n) < forward, column(1, 4), 1), column(0, 2)
+    space = np.array([_in_place(sizes, i, inputs[i]) if plain[i] == 0 else plain[i] - 1 for i in range(n)])
+    graph = Graph(
+        "training", [f"v{i}" for i in range(n)], np.where(np.arange(n) < forward, FORWARD, BACKWARD),
+        column(1, 5) * 1.0, sizes, inputs, draw(st.integers(0, 2)), workspace=space, held=np.maximum(0, -space),
+        recompute_until=np.where(column(0, 5) == 0, n // 2, n),
+    )  # fmt: skip
+    ways: dict[int, list[Implementation]] = {}
+    for u in draw(st.sets(st.integers(1, n - 1), max_size=3)):
+        reads = sorted({u - 1, *draw(forward_values)} if u >= forward else inputs[u])
+        extra = draw(st.sampled_from([0, 0, 1, _in_place(sizes, u, reads)]))
+        ways[u] = [Implementation("other", float(draw(st.integers(1, 6))), tuple(reads), extra)]
+    return OperatorGraph(graph, ways, frozenset(draw(st.sets(st.integers(0, forward - 1), max_size=1))))
+
+
+def _in_place(sizes: np.ndarray, i: int, reads: Sequence[int]) -> int:
+    """The least workspace: the memory of any of its inputs is reused."""
+    return -min([int(sizes[i]), *(int(sizes[p]) for p in reads)]) if reads else 0

@@ -6,6 +6,17 @@ own.
 
 from .gurobi import gurobi_licence
 from .problem import Milp, Products, Solution, safe_bound
+from .rows import Rows
 from .solve import SOLVERS, check_solver, solve_milp
 
-__all__ = ["SOLVERS", "Milp", "Products", "Solution", "check_solver", "gurobi_licence", "safe_bound", "solve_milp"]
+__all__ = [
+    "SOLVERS",
+    "Milp",
+    "Products",
+    "Rows",
+    "Solution",
+    "check_solver",
+    "gurobi_licence",
+    "safe_bound",
+    "solve_milp",
+]

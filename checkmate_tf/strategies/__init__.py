@@ -27,7 +27,7 @@ class Strategy:
         Module of this package and function in it: (Graph, budget in bytes, SolveOptions) -> Schedule.
     title, source : str
     general : True, False or "partly"
-        Whether it takes any graph; "partly": any, but it finds few places to cut in many.
+        Whether it takes any graph; "partly": any, but it finds few places to cut in many, or any with a backward pass.
     cost_aware : True, False or "partly"
         Whether it minds what each node costs.
     memory_aware : True, False or "partly"
@@ -53,7 +53,7 @@ class Strategy:
 
 _REVOLVE, _CHEN = "Griewank and Walther, TOMS 2000", "Chen et al., 2016"
 _CHECKMATE, _TWREMAT = "Jain et al., MLSys 2020", "Kumar et al., NeurIPS 2019"
-_MOCCASIN = "Bartan et al., ICML 2023"
+_MOCCASIN, _MONET = "Bartan et al., ICML 2023", "Shah et al., ICLR 2021"
 
 STRATEGIES: dict[str, Strategy] = {
     "checkmate": Strategy(
@@ -87,6 +87,9 @@ STRATEGIES: dict[str, Strategy] = {
     "moccasin": Strategy("moccasin:moccasin", "retention intervals in the input order", _MOCCASIN, True, True, True),
     "moccasin-free": Strategy(
         "moccasin:moccasin_free", "retention intervals in any order", _MOCCASIN, True, True, True
+    ),
+    "monet-noop": Strategy(
+        "monet:monet_noop", "forward values by stages of the backward pass", _MONET, "partly", True, True
     ),
 }
 """Every strategy by its name."""

@@ -34,11 +34,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ..graph import Graph
-from ..solvers import Milp
+from ..solvers import Milp, Rows
 
 __all__ = ["Formulation", "problem9"]
 
@@ -102,35 +101,6 @@ class Formulation:
         return x
 
 
-class _Rows:
-    """Rows of a sparse matrix, in blocks."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.entries: list[tuple[_Ids, _Ids, NDArray[np.float64]]] = []
-        self.lower: list[NDArray[np.float64]] = []
-        self.upper: list[NDArray[np.float64]] = []
-
-    def add(self, count: int, lower: object, upper: object) -> _Ids:
-        """New rows with these sides (scalars or one a row); their indices."""
-        self.lower.append(np.broadcast_to(np.asarray(lower, dtype=float), count))
-        self.upper.append(np.broadcast_to(np.asarray(upper, dtype=float), count))
-        self.count += count
-        return np.arange(self.count - count, self.count)
-
-    def put(self, rows: _Ids, columns: _Ids, values: object) -> None:
-        """Add terms; columns of -1 are 0."""
-        use = columns >= 0
-        amount = np.broadcast_to(np.asarray(values, dtype=float), columns.shape)
-        self.entries.append((rows[use], columns[use], amount[use]))
-
-    def matrix(self, columns: int) -> sp.csr_matrix:
-        row, column, value = (np.concatenate(part) for part in zip(*self.entries, strict=True))
-        matrix = sp.csr_matrix((value, (row, column)), shape=(self.count, columns))
-        matrix.eliminate_zeros()
-        return matrix
-
-
 def problem9(graph: Graph, budget_bytes: int, *, partitioned: bool = True, integral: bool = False) -> Formulation:
     """Build problem (9).
 
@@ -161,7 +131,7 @@ def problem9(graph: Graph, budget_bytes: int, *, partitioned: bool = True, integ
     source, target = edges[:, 0], edges[:, 1]
     stage = np.arange(n)
     R, S, U, free, count = _variables(n, target, partitioned)
-    rows = _Rows()
+    rows = Rows()
 
     t, e = np.nonzero(R[:, target] >= 0)  # (1b)
     row = rows.add(len(t), 0.0, np.inf)
@@ -236,7 +206,7 @@ def _variables(n: int, target: _Ids, partitioned: bool) -> tuple[_Ids, _Ids, _Id
 
 
 def _memory(
-    rows: _Rows, edges: list[tuple[int, int]], R: _Ids, S: _Ids, U: _Ids, free: _Ids, sizes: NDArray[np.float64]
+    rows: Rows, edges: list[tuple[int, int]], R: _Ids, S: _Ids, U: _Ids, free: _Ids, sizes: NDArray[np.float64]
 ) -> _Ids:
     """Equations (2) and (3); their rows."""
     n = len(sizes)
@@ -255,7 +225,7 @@ def _memory(
     return row
 
 
-def _hazards(rows: _Rows, graph: Graph, R: _Ids, S: _Ids, free: _Ids) -> None:
+def _hazards(rows: Rows, graph: Graph, R: _Ids, S: _Ids, free: _Ids) -> None:
     """Equations (5) and (6), the constants on the right."""
     n, edges = len(graph), graph.edges
     source, target = np.array(edges, dtype=np.int64).reshape(-1, 2).T

@@ -1,0 +1,252 @@
+"""Implementations of operators: the ways in which each node of a graph may be computed (MONeT, section 4).
+
+MONeT (Shah et al., ICLR 2021) chooses for every operator one of several implementations that differ in cost, in
+workspace and, for gradients, in the forward values that they read: a ReLU's gradient may read its input, its output or
+a mask of signs. A mask is an encoding: a node like others, but of no use unless a chosen implementation reads it.
+
+An `OperatorGraph` holds all ways at once. `OperatorGraph.choose` fixes one way a node and gives an ordinary `Graph`, so
+every strategy, the evaluator and the executor work on what was chosen and know nothing of the alternatives.
+
+What it does badly: a node is computed in one way wherever it is computed, in the forward pass and again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import CostError, GraphError
+from .graph import Graph
+
+__all__ = ["DEFAULT", "ChosenGraph", "Implementation", "OperatorGraph"]
+
+DEFAULT = "default"
+"""Name of a graph's own way to compute a node."""
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One way to compute a node's value.
+
+    Parameters
+    ----------
+    name : str
+    cost : float
+        In the graph's unit; finite and not negative.
+    inputs : tuple of int
+        Indices of the values that it reads, each below the node. Duplicates are dropped.
+    workspace : int
+        Bytes held only while it runs, beyond its inputs and its value; negative where it computes into the memory of
+        inputs that nobody else reads, as in `Graph`.
+    error : str
+        Empty if the value has the same bits as the graph's own; else what differs, in words.
+    """
+
+    name: str
+    cost: float
+    inputs: tuple[int, ...]
+    workspace: int = 0
+    error: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", tuple(sorted(set(map(int, self.inputs)))))
+
+
+@dataclass(frozen=True, eq=False)
+class ChosenGraph:
+    """A graph in which each node is computed in one way.
+
+    Attributes
+    ----------
+    graph : Graph
+        m nodes, in the order of the operator graph.
+    nodes : (m,) int
+        The node of the operator graph that each is.
+    choice : dict
+        From nodes of the operator graph to the index of their way, where that is not the default (0).
+    """
+
+    graph: Graph
+    nodes: NDArray[np.int64]
+    choice: Mapping[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class OperatorGraph:
+    """A graph and further implementations of its operators.
+
+    Parameters
+    ----------
+    graph : Graph
+        All nodes, encodings too. Its inputs, costs and workspaces are each node's own way, "default".
+    implementations : mapping of int to sequence of Implementation
+        By node, the ways beyond its own.
+    encodings : frozenset of int
+        Nodes that are computed only if a computed node reads them in its chosen way.
+
+    Raises
+    ------
+    GraphError
+        If a node does not exist, an implementation reads a node that is not before its own, a workspace is below minus
+        the size of the value, or a node has two implementations of one name.
+    CostError
+        If a cost is negative or not finite.
+
+    Examples
+    --------
+    >>> ways = {5: [Implementation("mask", 2.0, (2, 4))]}
+    >>> operators = OperatorGraph(graph, ways, frozenset({2}))  # doctest: +SKIP
+    >>> len(operators.choose({}).graph), len(operators.choose({5: 1}).graph)  # doctest: +SKIP
+    (5, 6)
+    """
+
+    graph: Graph
+    implementations: Mapping[int, Sequence[Implementation]]
+    encodings: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        n = len(self.graph)
+        given = {int(i): tuple(ways) for i, ways in self.implementations.items() if ways}
+        encodings = frozenset(map(int, self.encodings))
+        object.__setattr__(self, "implementations", dict(sorted(given.items())))
+        object.__setattr__(self, "encodings", encodings)
+        for i in [*given, *encodings]:
+            if not 0 <= i < n:
+                raise GraphError(f"graph {self.graph.name!r}: there is no node {i} to implement, only 0 to {n - 1}")
+        for i, ways in given.items():
+            for way in ways:
+                self._check(i, way)
+            names = [DEFAULT, *(way.name for way in ways)]
+            if len(set(names)) < len(names):
+                raise GraphError(f"{self._node(i)} has two implementations of one name: {', '.join(names)}")
+
+    def __len__(self) -> int:
+        return len(self.graph)
+
+    def ways(self, i: int) -> tuple[Implementation, ...]:
+        """All implementations of node i; the first is the graph's own."""
+        return self._ways[i]
+
+    @cached_property
+    def optional(self) -> frozenset[int]:
+        """Nodes that some choice leaves out: encodings, and what is read only by nodes that can do without.
+
+        A sink that is no encoding is an output, and a node that may not be computed again has effects: neither is here.
+        """
+        found: set[int] = set()
+        readers: list[set[int]] = [set() for _ in range(len(self))]
+        for j in range(len(self)):
+            for i in {i for way in self.ways(j) for i in way.inputs}:
+                readers[i].add(j)
+        for i in reversed(range(len(self))):
+            if self._may_go(i) and all(
+                j in found or any(i not in way.inputs for way in self.ways(j)) for j in readers[i]
+            ):
+                found.add(i)
+        return frozenset(found)
+
+    def choose(self, choice: Mapping[int, int] | None = None) -> ChosenGraph:
+        """The graph in which each node is computed in the chosen way.
+
+        Parameters
+        ----------
+        choice : mapping of int to int
+            From nodes to the index of their way in `ways`; the graph's own (0) for those that are not in it.
+
+        Returns
+        -------
+        ChosenGraph
+            Encodings that nobody reads are left out; so is any other node that has lost its readers, unless it was an
+            output or has effects. Its choice tells of no node that is left out.
+
+        Raises
+        ------
+        GraphError
+            If there is no such node or way.
+
+        Notes
+        -----
+        A workspace below 0 stands where the node is the only reader of one of its inputs. Where a choice gives all of
+        these inputs other readers, nothing is computed into their memory.
+        """
+        chosen = {int(i): int(way) for i, way in (choice or {}).items() if way}
+        for i, way in chosen.items():
+            if not 0 <= i < len(self) or not 0 <= way < len(self.ways(i)):
+                known = ", ".join(w.name for w in self.ways(i)) if 0 <= i < len(self) else "no such node"
+                raise GraphError(f"graph {self.graph.name!r}: node {i} has no way {way} to compute it ({known})")
+        ways = [self.ways(i)[chosen.get(i, 0)] for i in range(len(self))]
+        kept, readers = self._read(ways)
+        nodes = np.flatnonzero(kept)
+        order: list[int] = nodes.tolist()
+        memory = [self._workspace(i, ways[i], i in chosen, readers) for i in order]
+        place = np.concatenate([[0], np.cumsum(kept)])
+        graph = replace(
+            self.graph,
+            names=[self.graph.names[i] for i in order],
+            kinds=self.graph.kinds[nodes],
+            costs=np.array([ways[i].cost for i in order]),
+            sizes=self.graph.sizes[nodes],
+            inputs=[[int(place[p]) for p in ways[i].inputs] for i in order],
+            workspace=np.array([m[0] for m in memory], dtype=np.int64),
+            held=np.array([m[1] for m in memory], dtype=np.int64),
+            recompute_until=place[np.minimum(self.graph.recompute_until[nodes], len(self))],
+        )
+        return ChosenGraph(graph, nodes, {i: way for i, way in sorted(chosen.items()) if kept[i]})
+
+    @cached_property
+    def _ways(self) -> tuple[tuple[Implementation, ...], ...]:
+        graph = self.graph
+        return tuple(
+            (
+                Implementation(DEFAULT, float(graph.costs[i]), tuple(graph.inputs[i]), int(graph.workspace[i])),
+                *self.implementations.get(i, ()),
+            )
+            for i in range(len(graph))
+        )
+
+    def _may_go(self, i: int) -> bool:
+        """Whether node i is not computed if nobody reads it."""
+        return i in self.encodings or (bool(self.graph.users[i]) and self.graph.recompute_until[i] > 0)
+
+    def _read(self, ways: Sequence[Implementation]) -> tuple[NDArray[np.bool_], list[list[int]]]:
+        """Which nodes are computed, and the computed readers of each, descending."""
+        readers: list[list[int]] = [[] for _ in ways]
+        kept = np.zeros(len(self), dtype=bool)
+        for i in reversed(range(len(self))):
+            kept[i] = bool(readers[i]) or not self._may_go(i)
+            if kept[i]:
+                for p in ways[i].inputs:
+                    readers[p].append(i)
+        return kept, readers
+
+    @cached_property
+    def default_readers(self) -> tuple[tuple[int, ...], ...]:
+        """The nodes that read each value where every node is computed in its own way."""
+        return tuple(tuple(reversed(row)) for row in self._read([self.ways(i)[0] for i in range(len(self))])[1])
+
+    def _workspace(self, i: int, way: Implementation, other: bool, readers: list[list[int]]) -> tuple[int, int]:
+        """Workspace and `held` of node i. What its own way has taken over in the graph it may have lost."""
+        own = {p for p in way.inputs if readers[p] == [i]}
+        if other:
+            over = max(0, -way.workspace)
+            return (way.workspace, over) if own or not over else (0, 0)
+        held = int(self.graph.held[i])
+        before = {p for p in way.inputs if self.default_readers[p] == (i,)}
+        return (way.workspace, held) if own >= before else (way.workspace + held, 0)
+
+    def _check(self, i: int, way: Implementation) -> None:
+        which = f"{self._node(i)}: implementation {way.name!r}"
+        if not all(0 <= p < i for p in way.inputs):
+            wrong = next(p for p in way.inputs if not 0 <= p < i)
+            raise GraphError(f"{which} reads node {wrong}, which is not before it")
+        if not (np.isfinite(way.cost) and way.cost >= 0):
+            raise CostError(f"{which} costs {way.cost}; costs must be finite and not negative")
+        if way.workspace < -self.graph.sizes[i]:
+            raise GraphError(f"{which} has a workspace of {way.workspace} bytes, below minus the size of its value")
+
+    def _node(self, i: int) -> str:
+        return f"graph {self.graph.name!r}: node {i} ({self.graph.names[i]})"

@@ -101,7 +101,7 @@ def run(output: Path, request: dict, limit_mb: int | None = None) -> dict:
         result = json.loads(lines[-1][7:])
     else:
         out_of_memory = "OOM" in child.stderr or "RESOURCE_EXHAUSTED" in child.stderr or "out of memory" in child.stderr
-        tail = child.stderr.strip().splitlines()[-3:]
+        tail = child.stderr.strip().splitlines()[-1:]  # the error; no paths of a machine
         refused = "InfeasibleBudgetError" in child.stderr  # before anything was trained
         failed = "refused" if refused else "out of memory" if out_of_memory else f"exit {child.returncode}"
         result = {"failed": failed, "stderr": tail}

@@ -1,0 +1,170 @@
+"""Gradients that read codes: what `operators="choose"` saves on this machine, measured.
+
+For each network the plain step's peak is measured; budgets are shares of it. At each, the model is compiled with
+operators as TensorFlow has them and with the choice, and trains two batches; both must equal the plain model bit by bit
+(Grappler off). A cell is a child process. Costs are profiled. Step times are medians of three turns (plain, ours, ...).
+
+The classifying networks end in global pooling and one dense layer, and train by SGD, so that activations are what
+memory is for: VGG's dense layers would hide them.
+
+    python benchmarks/operators.py                          # VGG16 at two budgets
+    python benchmarks/operators.py --full                   # five networks, four budgets; resumes
+    python benchmarks/operators.py --networks U-Net --shares 0.5 --output DIR
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from cells import FAILED, common_options, markdown, read_cells, run_cells, serve_child, write_rows
+
+NETWORKS = ("VGG16", "U-Net", "transformer", "MobileNetV2", "ResNet50")
+SHARES, QUICK_SHARES = (0.8, 0.7, 0.6, 0.5), (0.7, 0.6)
+PIXELS, BATCH = 128, 16  # of the classifying networks
+WAYS = ("default", "choose")
+STEPS, TURNS = 2, 3
+COLUMNS = (
+    "network", "way", "share", "outcome", "reason", "budget_bytes", "plain_peak_bytes", "peak_bytes", "predicted_bytes",
+    "equal", "overhead", "gap", "step_ratio", "encodings", "compile_seconds",
+)  # fmt: skip
+BFC = {"TF_CPU_ALLOCATOR_USE_BFC": "true"}
+
+
+def main() -> None:
+    parser = common_options(__doc__, "operators", "VGG16 at two budgets", "five networks at four budgets")
+    parser.add_argument("--networks", nargs="*", choices=NETWORKS, help="only these")
+    parser.add_argument("--shares", nargs="*", type=float, help="budgets, of the plain step's measured peak")
+    parser.add_argument("--time-limit", type=float, default=20.0, help="seconds of solving (default 20)")
+    options = parser.parse_args()
+    if serve_child(options, answer):
+        return
+    options.output.mkdir(parents=True, exist_ok=True)
+    networks = options.networks or (NETWORKS if options.full else NETWORKS[:1])
+    shares = options.shares or (SHARES if options.full else QUICK_SHARES)
+    requests = [
+        {"cell": f"cell-{n}-{w}-{s:g}", "network": n, "way": w, "share": s, "time_limit": options.time_limit}
+        for n in (() if options.draw else networks)
+        for s in shares
+        for w in WAYS
+    ]
+    run_cells(__file__, options.output, requests, lambda _: 1800.0, options.again, BFC)
+    write(options)
+
+
+def network(name: str) -> tuple[Callable[[], Any], list[tuple[Any, Any]]]:
+    """How to build the model, and its batches."""
+    import keras
+    import networks
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+
+    def classifier() -> Any:
+        base = getattr(keras.applications, name)(
+            weights=None, include_top=False, pooling="avg", input_shape=(PIXELS, PIXELS, 3)
+        )
+        return keras.Sequential([base, keras.layers.Dense(10, activation="softmax")], name=name.lower())
+
+    if name in ("U-Net", "transformer"):
+        known = networks.NETWORKS["unet" if name == "U-Net" else name]
+        build, (x, y) = known.build, known.data(STEPS)
+        size = known.batch_size
+    else:
+        build, size = classifier, BATCH
+        x = rng.random((STEPS * BATCH, PIXELS, PIXELS, 3), "float32")
+        y = rng.integers(0, 10, STEPS * BATCH)
+
+    def make() -> Any:
+        keras.utils.set_random_seed(0)
+        model = build()
+        model.compile("sgd", "sparse_categorical_crossentropy")
+        return model
+
+    return make, [(x[k : k + size], y[k : k + size]) for k in range(0, STEPS * size, size)]
+
+
+def answer(request: dict) -> dict:
+    """Train both from the same weights, and time them in turn."""
+    import numpy as np
+    import tensorflow as tf
+
+    import checkmate_tf
+
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    make, data = network(request["network"])
+
+    def train(model: Any) -> tuple[list[float], int]:
+        """The losses, and the peak of the steps after the first, which traces."""
+        losses = [float(model.train_on_batch(*data[0]))]
+        tf.config.experimental.reset_memory_stats("CPU:0")
+        losses += [float(model.train_on_batch(*pair)) for pair in data[1:]]
+        return losses, int(tf.config.experimental.get_memory_info("CPU:0")["peak"])
+
+    def seconds(model: Any) -> float:
+        begun = time.perf_counter()
+        model.train_on_batch(*data[0])
+        return time.perf_counter() - begun
+
+    plain = make()
+    wanted, plain_peak = train(plain)
+    expected = [v.numpy() for v in plain.variables]
+    ours = make()
+    resident = sum(v.numpy().nbytes for v in plain.variables)
+    budget = int(request["share"] * plain_peak) + resident  # the plain model lives beside ours
+    try:
+        checkmate_tf.compile(
+            ours, budget, data=data[0], time_limit=request["time_limit"], operators=request["way"], progress=False,
+            cache=False,
+        )  # fmt: skip
+    except checkmate_tf.InfeasibleBudgetError as error:
+        least = (error.minimum_bytes - resident) / 1e6
+        return {"outcome": FAILED, "reason": f"refused: at least {least:.0f} MB", "plain_peak_bytes": plain_peak}
+    found, peak = train(ours)
+    report = ours.checkmate
+    same = all(np.array_equal(a, b.numpy()) for a, b in zip(expected, ours.variables, strict=True))
+    turns = [(seconds(plain), seconds(ours)) for _ in range(TURNS)]
+    return {
+        "outcome": "trained",
+        "budget_bytes": budget - resident,
+        "plain_peak_bytes": plain_peak,
+        "peak_bytes": peak - resident,
+        "predicted_bytes": report.predicted_peak_bytes,
+        "equal": bool(same and found == wanted),
+        "overhead": report.overhead,
+        "gap": report.schedule.gap,
+        "step_ratio": statistics.median(b / a for a, b in turns),
+        "encodings": " ".join(f"{count} {kind}" for kind, count in report.encodings.items()),
+        "compile_seconds": sum(report.seconds.values()),
+    }
+
+
+def write(options: Any) -> None:
+    """CSV and table of what is in the folder."""
+    cells = sorted(read_cells(options.output), key=lambda c: (NETWORKS.index(c["network"]), -c["share"], c["way"]))
+    write_rows(options.output, COLUMNS, cells)
+    lines = []
+    for name in NETWORKS:
+        for share in sorted({c["share"] for c in cells if c["network"] == name}, reverse=True):
+            by_way = {c["way"]: c for c in cells if (c["network"], c["share"]) == (name, share)}
+            some = next(iter(by_way.values()))
+            budget = share * some["plain_peak_bytes"]
+            texts = [_text(by_way[way]) if way in by_way else "not run" for way in reversed(WAYS)]
+            lines.append((name, f"{share:.0%}: {budget / 1e6:.0f} MB", *reversed(texts)))
+    text = markdown(("network", "budget", "operators as they are", "chosen"), lines)
+    (options.output / "table.md").write_text(text + "\n")
+    print(text)
+
+
+def _text(cell: dict) -> str:
+    if cell["outcome"] == FAILED:
+        return str(cell["reason"])
+    codes = f"; {cell['encodings']}" if cell["encodings"] else ""
+    equal = "" if cell["equal"] else ", **not equal**"
+    return f"{cell['peak_bytes'] / 1e6:.0f} MB, {cell['overhead']:.1%} more, {cell['step_ratio']:.2f}x{codes}{equal}"
+
+
+if __name__ == "__main__":
+    main()

@@ -102,11 +102,15 @@ def _paying(
 ) -> tuple[Encoding, ...]:
     """The encodings of which something is not in memory that the gradient would read without them."""
     readers: dict[int, list[Encoding]] = {}
+    paying: dict[Encoding, None] = {}
     for e in encodings:
-        readers.setdefault(program.node_of[candidate.operations[e.gradient]], []).append(e)
+        node = program.node_of.get(candidate.operations[e.gradient])
+        if node is None:  # a view of the code: it is read by others, later
+            paying[e] = None
+        else:
+            readers.setdefault(node, []).append(e)
     owner = lambda t: program.source_of(candidate.tensors[id(t)]).op  # noqa: E731 - a short callback
     spared = {e: [program.node_of.get(owner(t), -1) for t in e.spared] for e in encodings}
-    paying: dict[Encoding, None] = {}
     alive: Counter[int] = Counter()
     for op, node, *_ in schedule.plan.statements:
         if op == ALLOCATE:

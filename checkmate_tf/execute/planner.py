@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..costs import CostSpec, cost_unit, op_costs
 from ..costs.workspace import op_workspaces
+from ..errors import InfeasibleBudgetError
 from ..graph import Graph
 from ..report import Attempt, Report
 from ..schedule import Schedule, keep_all
@@ -106,7 +107,13 @@ def plan_step(
     elif options.operators == "choose":
         chosen = choose_encodings(job, tracing.program)
     if best is None:
-        best, more = fit(chosen.job)
+        try:
+            best, more = fit(chosen.job)
+        except InfeasibleBudgetError:
+            if not chosen.encodings:
+                raise
+            chosen = Choice(job, ())  # small codes that live long leave the allocator with more pieces
+            best, more = fit(job)
         attempts += more
     program, schedule = chosen.job.program, best.schedule
     reason = HOW_TO_MEASURE if distribution is None else NOT_MEASURED

@@ -317,13 +317,15 @@ def draw(path: Path, bases: Sequence[dict], cells: Sequence[dict]) -> None:
             )
         handles["plain"] = axes.axvline(1.0, color="#999999", linewidth=1)
         handles["10%"] = axes.axhline(100 * MOST_OVERHEAD, color="#999999", linewidth=1, linestyle=":")
+        most = 100 * max(point["overhead"] for point in base["gist"].values())
+        axes.set_ylim(-3, max(40.0, 1.15 * most))  # a program that ends at its start may cost many times that
         axes.set_xlabel("memory over the plain step's")
         axes.set_ylabel("overhead (%)")
         axes.set_title(f"{network}, batch {base['batch']}", loc="left", fontsize=11)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5, frameon=False, fontsize=9)
-    figure.suptitle("Overhead against memory, modelled V100 costs", fontsize=12)
+    figure.suptitle("Overhead against memory, modelled V100 costs (far above Gist's overhead: not shown)", fontsize=12)
     figure.savefig(path, dpi=150)
 
 

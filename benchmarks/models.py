@@ -186,6 +186,72 @@ def segmentation() -> dict[str, Callable[[], keras.Model]]:
     return found
 
 
+# The networks of MONeT ----------------------------------------------------------------------------------------------
+
+
+def normalised(x: keras.KerasTensor, filters: int, window: int, strides: int = 1) -> keras.KerasTensor:
+    """Convolution, batch normalisation, ReLU, each a layer."""
+    x = L.Conv2D(filters, window, strides, padding="same", use_bias=False)(x)
+    return L.ReLU()(L.BatchNormalization()(x))
+
+
+def inception(x: keras.KerasTensor, widths: tuple[int, ...]) -> keras.KerasTensor:
+    """Four branches side by side; widths as the columns of the GoogLeNet paper's table 1 (Szegedy et al., 2015)."""
+    plain, before3, after3, before5, after5, pooled = widths
+    branches = [
+        normalised(x, plain, 1),
+        normalised(normalised(x, before3, 1), after3, 3),
+        normalised(normalised(x, before5, 1), after5, 5),
+        normalised(L.MaxPooling2D(3, 1, padding="same")(x), pooled, 1),
+    ]
+    return L.Concatenate()(branches)
+
+
+def googlenet_head(x: keras.KerasTensor) -> keras.KerasTensor:
+    """An auxiliary classifier."""
+    x = normalised(L.AveragePooling2D(5, 3)(x), 128, 1)
+    x = L.Dropout(0.7)(L.ReLU()(L.Dense(1024)(L.Flatten()(x))))
+    return L.Dense(1000)(x)
+
+
+def googlenet() -> keras.Model:
+    """GoogLeNet with batch normalisation and both auxiliary classifiers: 215 layers, as MONeT's table 7 counts."""
+    inputs = keras.Input((224, 224, 3))
+    x = L.MaxPooling2D(3, 2, padding="same")(normalised(inputs, 64, 7, 2))
+    x = L.MaxPooling2D(3, 2, padding="same")(normalised(normalised(x, 64, 1), 192, 3))
+    outputs = []
+    x = inception(x, (64, 96, 128, 16, 32, 32))
+    x = inception(x, (128, 128, 192, 32, 96, 64))
+    x = L.MaxPooling2D(3, 2, padding="same")(x)
+    x = inception(x, (192, 96, 208, 16, 48, 64))
+    outputs.append(googlenet_head(x))
+    x = inception(x, (160, 112, 224, 24, 64, 64))
+    x = inception(x, (128, 128, 256, 24, 64, 64))
+    x = inception(x, (112, 144, 288, 32, 64, 64))
+    outputs.append(googlenet_head(x))
+    x = inception(x, (256, 160, 320, 32, 128, 128))
+    x = L.MaxPooling2D(2, 2, padding="same")(x)
+    x = inception(x, (256, 160, 320, 32, 128, 128))
+    x = inception(x, (384, 192, 384, 48, 128, 128))
+    x = L.Dense(1000)(L.Dropout(0.2)(L.Flatten()(L.GlobalAveragePooling2D()(x))))
+    return keras.Model(inputs, [x, *outputs], name="googlenet")
+
+
+def unet_normalised() -> keras.Model:
+    """U-Net with four levels and two normalised convolutions a level: 67 layers, as MONeT's table 7 counts."""
+    x = inputs = keras.Input(IMAGE)
+    skips = []
+    for filters in (64, 128, 256, 512):
+        x = normalised(normalised(x, filters, 3), filters, 3)
+        skips.append(x)
+        x = L.MaxPooling2D()(x)
+    x = normalised(normalised(x, 1024, 3), 1024, 3)
+    for filters, skip in zip((512, 256, 128, 64), reversed(skips), strict=True):
+        x = L.Concatenate()([skip, L.Conv2DTranspose(filters, 2, strides=2)(x)])
+        x = normalised(normalised(x, filters, 3), filters, 3)
+    return keras.Model(inputs, L.Conv2D(CLASSES, 1)(x), name="unet")
+
+
 # Language ---------------------------------------------------------------------------------------------------------
 
 
@@ -206,6 +272,9 @@ MODELS: dict[str, Callable[[], keras.Model]] = {
     "VGG19": application("VGG19"),
     "MobileNet": application("MobileNet"),
     "ResNet50": application("ResNet50"),
+    "MobileNetV2": application("MobileNetV2"),
+    "GoogleNet": googlenet,
+    "U-Net, normalised": unet_normalised,
     "DenseNet121": application("DenseNet121"),
     "DenseNet201": application("DenseNet201"),
     **segmentation(),

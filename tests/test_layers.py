@@ -95,6 +95,11 @@ def test_nodes_and_edges(name, nodes, edges):
     assert (len(graph), len(graph.edges)) == (nodes, edges)
 
 
+@pytest.mark.parametrize("name, layers", [("GoogleNet", 215), ("U-Net, normalised", 67)])
+def test_the_networks_of_monet_have_the_published_layers(name, layers):
+    assert len(layer_calls(networks.MODELS[name](), 1).calls) == layers  # MONeT, table 7
+
+
 def test_vgg19_is_a_chain_of_25_layers(vgg19):
     assert (len(vgg19), len(vgg19.edges)) == (51, 4 * 25 - 1)
     assert vgg19.names[24:27] == ("predictions", "loss", "grad_predictions")

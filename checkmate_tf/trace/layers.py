@@ -31,7 +31,7 @@ from ..costs.layer_flops import layer_flops
 from ..errors import BatchSizeError, CostError, DynamicShapeError, ModelError, TraceError
 from ..graph import BACKWARD, FORWARD, LOSS, Graph
 
-__all__ = ["LAYER_COSTS", "LayerCall", "LayerCalls", "layer_calls", "layer_graph"]
+__all__ = ["LAYER_COSTS", "LayerCall", "LayerCalls", "layer_calls", "layer_graph", "parameter_bytes"]
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -165,7 +165,7 @@ def layer_graph(model: Any, batch_size: int, costs: str | Callable[[LayerCall], 
         costs=node_costs,
         sizes=np.array([*sizes[:n], _LOSS_BYTES * batch_size, *sizes[n:]]),
         inputs=inputs,
-        constant_bytes=known.input_bytes + 2 * _parameter_bytes(model),
+        constant_bytes=known.input_bytes + 2 * parameter_bytes(model),
         cost_unit=unit,
     )
 
@@ -371,7 +371,8 @@ def _costs(known: LayerCalls, gradients: list[int], costs: Any) -> tuple[NDArray
     return np.array([*forward, 0.0, *(_GRADIENT_COST * forward[i] for i in gradients)]), unit
 
 
-def _parameter_bytes(model: Any) -> int:
+def parameter_bytes(model: Any) -> int:
+    """Bytes of a model's variables, each counted once."""
     return sum(math.prod(w.shape) * _width(str(w.dtype)) for w in {id(w): w for w in model.weights}.values())
 
 

@@ -50,10 +50,9 @@ _CHEAPER = 8.0  # seconds at least to make the schedule with the least known pea
 _FREE = 0.005  # an overhead not worth another plan
 _WASTE = 0.25  # of the memory for activations, what the allocator's pieces are expected to lose, until it is measured
 _TIGHT = 1.25  # a hard limit of the allocator is near when it is below this many times the budget
-# Shares of such a limit, what is resident throughout left out on both sides:
-_CLEAR = 0.72  # that a plan may be measured at: a quarter is lost to pieces too small to use
-_ROOM = 0.6  # that the first plan to be measured may take, by prediction
-_MOST = 0.88  # above which a plan is refused: sooner or later a step would run out of memory
+_CLEAR = 0.72  # share of such a limit that a plan may be measured at: a quarter is lost to pieces too small to use
+_ROOM = 0.6  # share of such a limit that the first plan to be measured may take, by prediction
+_MOST = 0.88  # share of such a limit above which a plan is refused: sooner or later a step would run out of memory
 _LOOSE = 1.15  # of a predicted peak: what computations out of order may need; they seldom do, and it is measured
 _PIECES = 0.1  # of the memory for activations, what pieces take at least: left free by computations out of order too
 _REUSED = "solved before"  # a stage: the seconds that schedules from the cache took when they were made
@@ -150,7 +149,7 @@ class Job:
     def most_bytes(self, strict: bool) -> int:
         """The most that a plan may be measured at: the budget, less what peaks differ by from step to step."""
         most = int((_SURE_STRICT if strict else SURE) * self.budget_bytes)
-        return min(most, self._of_limit(_MOST)) if self.near_limit else most
+        return min(most, int(_MOST * self.device.limit_bytes)) if self.near_limit else most
 
     @property
     def near_limit(self) -> bool:
@@ -165,7 +164,7 @@ class Job:
         oneDNN does not check all allocations. So stay away from the limit.
         """
         goal = int(_GOAL * self.budget_bytes)
-        return min(goal, self._of_limit(_CLEAR)) if self.near_limit else goal
+        return min(goal, int(_CLEAR * self.device.limit_bytes)) if self.near_limit else goal
 
     @property
     def first_target_bytes(self) -> int:
@@ -177,11 +176,7 @@ class Job:
 
     def with_room(self, target: int) -> int:
         """A target that leaves room for what was not predicted, where to run out of memory can be a crash."""
-        return min(target, self._of_limit(_ROOM)) if self.near_limit else target
-
-    def _of_limit(self, share: float) -> int:
-        resident = self.graph.constant_bytes
-        return resident + int(share * max(0, self.device.limit_bytes - resident))
+        return min(target, int(_ROOM * self.device.limit_bytes)) if self.near_limit else target
 
     def limit_bytes(self, schedule: Schedule) -> int:
         """What computations may need that do not keep the schedule's order; see `emit`.
@@ -349,7 +344,7 @@ def fit(job: Job, target: int | None = None) -> tuple[Candidate, list[Attempt]]:
 def _unkept(job: Job, attempts: list[Attempt], least: int) -> InfeasibleBudgetError:
     """What to say when no plan was measured within the budget; the least budget that one keeps is `least`."""
     hard, what = "", "the budget to that"
-    if job.near_limit and job._of_limit(_MOST) < SURE * job.budget_bytes:
+    if job.near_limit and _MOST * job.device.limit_bytes < SURE * job.budget_bytes:
         hard = f", too near its limit of {format_bytes(job.device.limit_bytes)}, of which pieces are lost"
         what = "the limit"
     return InfeasibleBudgetError(

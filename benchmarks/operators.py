@@ -2,7 +2,8 @@
 
 For each network the plain step's peak is measured; budgets are shares of it. At each, the model is compiled with
 operators as TensorFlow has them and with the choice, and trains two batches; both must equal the plain model bit by bit
-(Grappler off). A cell is a child process. Costs are profiled. Step times are medians of three turns (plain, ours, ...).
+(Grappler off). A cell is a child process, and measures the plain peak itself: that varies by some percent, so
+compare bytes, not shares. Costs are profiled. Step times are medians of three turns (plain, ours, ...).
 
 The classifying networks end in global pooling and one dense layer, and train by SGD, so that activations are what
 memory is for: VGG's dense layers would hide them.

@@ -22,10 +22,13 @@ from numpy.typing import NDArray
 from .errors import CostError, GraphError
 from .graph import Graph
 
-__all__ = ["DEFAULT", "ChosenGraph", "Implementation", "OperatorGraph"]
+__all__ = ["DEFAULT", "OPERATORS", "ChosenGraph", "Implementation", "OperatorGraph"]
 
 DEFAULT = "default"
 """Name of a graph's own way to compute a node."""
+
+OPERATORS = (DEFAULT, "choose")
+"""What `compile(..., operators=)` may be."""
 
 
 @dataclass(frozen=True)

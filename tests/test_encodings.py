@@ -177,6 +177,17 @@ def test_choice_is_no_worse_on_other_models(name, no_grappler):
     assert_same_state(chosen, plain)
 
 
+def test_a_mask_that_is_an_input_is_left_alone():
+    def step(batch):
+        mask, g = batch
+        with tf.name_scope("gradient_tape/"):
+            return tf.where(mask, g, tf.zeros_like(g))
+
+    specs = tf.TensorSpec([None, 64, 64], tf.bool), tf.TensorSpec([None, 64, 64])
+    step = trace_step(step, specs)
+    assert find_encodings(step) == []
+
+
 def test_a_smaller_last_batch(no_grappler):
     model, plain = make(VGG), make(VGG)
     compile_quickly(model, VGG, operators="choose")

@@ -17,7 +17,6 @@ __all__ = ["DEFAULT_BATCH", "Asked", "check_asked", "planned"]
 
 DEFAULT_BATCH = 32
 _COSTS = ("profile", "roofline", "flops")
-_OPERATORS = ("default", "choose")
 
 
 @dataclass(frozen=True)
@@ -49,6 +48,7 @@ def check_asked(asked: Asked) -> None:
     BudgetError, BadInput
         Names the option, and what it may be.
     """
+    from ..operators import OPERATORS
     from ..strategies import STRATEGIES
     from .models import parse_shape
 
@@ -58,8 +58,8 @@ def check_asked(asked: Asked) -> None:
         raise BadInput(f"--strategy {asked.strategy!r} is unknown: choose one of {', '.join(sorted(STRATEGIES))}")
     if asked.costs not in _COSTS:
         raise BadInput(f"--costs {asked.costs!r} is unknown: choose one of {', '.join(_COSTS)}")
-    if asked.operators not in _OPERATORS:
-        raise BadInput(f"--operators {asked.operators!r} is unknown: choose one of {', '.join(_OPERATORS)}")
+    if asked.operators not in OPERATORS:
+        raise BadInput(f"--operators {asked.operators!r} is unknown: choose one of {', '.join(OPERATORS)}")
     if asked.operators == "choose" and asked.schedule is not None:
         raise BadInput("--operators choose does not go with --schedule: a saved schedule is one of the plain step")
     if asked.schedule is not None and not asked.schedule.is_file():

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import InfeasibleBudgetError, OperatorsError
 from ..graph import Graph
+from ..operators import OPERATORS
 from ..plan import ALLOCATE, COMPUTE, DEALLOCATE
 from ..schedule import Schedule
 from ..strategies import SolveOptions, solve
@@ -49,7 +50,7 @@ def check_operators(operators: str, schedule: object) -> None:
     OperatorsError
         If not.
     """
-    if operators not in ("default", "choose"):
+    if operators not in OPERATORS:
         raise OperatorsError(f'operators={operators!r} is unknown: use "default" or "choose"')
     if operators == "choose" and schedule is not None:
         raise OperatorsError('a saved schedule is one of the plain step: operators="choose" does not go with schedule=')

@@ -109,10 +109,11 @@ def plan_step(
     if best is None:
         try:
             best, more = fit(chosen.job)
-        except InfeasibleBudgetError:
+        except InfeasibleBudgetError as error:
             if not chosen.encodings:
                 raise
-            chosen = Choice(job, ())  # small codes that live long leave the allocator with more pieces
+            log.warning("%s: planning without codes, since with them: %s", name, error)
+            chosen = Choice(job, ())
             best, more = fit(job)
         attempts += more
     program, schedule = chosen.job.program, best.schedule

@@ -180,6 +180,7 @@ class Report:
                 measured += f" ({format_bytes(self.foreign_bytes)} of it other tenants of the device)"
         else:
             measured = f"not measured: {self.not_measured}"
+        these = "with these operators " if self.encodings else ""
         where = self.device if self.replicas == 1 else f"each of {self.replicas} devices"
         rows = [
             ("model", f"{self.model}, batch {self.batch_size}, on {where}"),
@@ -198,8 +199,8 @@ class Report:
             ),
             (
                 "proven",
-                f"no schedule within {format_bytes(s.budget_bytes or self.budget_bytes)} by prediction costs less than "
-                f"{self.proven_overhead:.2%} more; gap {s.gap:.2%}",
+                f"no schedule {these}within {format_bytes(s.budget_bytes or self.budget_bytes)} by prediction costs less "
+                f"than {self.proven_overhead:.2%} more; gap {s.gap:.2%}",
             ),
             (
                 "solved by",

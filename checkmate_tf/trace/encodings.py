@@ -29,7 +29,7 @@ import tensorflow as tf
 from tensorflow.python.framework import func_graph
 from tensorflow.python.ops import gen_nn_ops, handle_data_util
 
-from .ops import inputs_of
+from .ops import inputs_of, is_source
 from .static import copy_attributes, copy_functions
 from .step import TracedStep, is_gradient
 
@@ -125,7 +125,8 @@ def _elements(t: tf.Tensor) -> int:
 
 
 def _worth(t: tf.Tensor) -> bool:
-    return _elements(t) >= _LEAST_ELEMENTS
+    """Whether a code saves memory: inputs and constants stay there anyway."""
+    return _elements(t) >= _LEAST_ELEMENTS and not is_source(t.op)
 
 
 def _window(op: tf.Operation) -> tuple[list[int], list[int]]:

@@ -199,8 +199,8 @@ class Report:
             ),
             (
                 "proven",
-                f"no schedule {these}within {format_bytes(s.budget_bytes or self.budget_bytes)} by prediction costs less "
-                f"than {self.proven_overhead:.2%} more; gap {s.gap:.2%}",
+                f"no schedule {these}within {format_bytes(s.budget_bytes or self.budget_bytes)} by prediction costs "
+                f"less than {self.proven_overhead:.2%} more; gap {s.gap:.2%}",
             ),
             (
                 "solved by",

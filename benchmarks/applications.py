@@ -12,9 +12,14 @@ state. Compared are losses, metrics and every variable: weights, BatchNormalizat
 
 from __future__ import annotations
 
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
+import numpy as np
 from cells import FAILED, common_options, markdown, read_cells, run_cells, serve_child, write_rows
+
+from checkmate_tf import CheckmateError, InfeasibleBudgetError
 
 SIZES = {
     "MobileNetV2": (96, 32),
@@ -62,69 +67,75 @@ def main() -> None:
 
 
 def answer(request: dict) -> dict:
-    """Train both, from the same weights."""
-    import keras
-    import numpy as np
-    import tensorflow as tf
-
-    import checkmate_tf
-
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    rng = np.random.default_rng(0)
-    shape, batch = (request["pixels"], request["pixels"], 3), request["batch"]
-    data = [(rng.random((batch, *shape), "float32"), rng.integers(0, 10, batch)) for _ in range(STEPS)]
-
-    def build() -> Any:
-        keras.utils.set_random_seed(0)
-        network = getattr(keras.applications, request["network"])
-        model = network(weights=None, input_shape=shape, classes=10)
-        model.compile(request["optimizer"], "sparse_categorical_crossentropy", metrics=["accuracy"])
-        return model
-
-    def train(model: Any) -> tuple[list[float], int]:
-        """What each step returns, and the peak of those after the first, which traces."""
-        logs = model.train_on_batch(*data[0])
-        tf.config.experimental.reset_memory_stats("CPU:0")
-        for pair in data[1:]:
-            logs = [*logs, *model.train_on_batch(*pair)]
-        return [float(v) for v in logs], int(tf.config.experimental.get_memory_info("CPU:0")["peak"])
-
-    def state(model: Any) -> list[Any]:
-        return [v.numpy() for v in (*model.variables, *model.optimizer.variables)]
-
-    plain = build()
-    wanted, plain_peak = train(plain)
-    expected = state(plain)
-    del plain
-    keras.backend.clear_session(free_memory=True)  # collects, too
-    ours = build()
-    budget, least = int(SHARE * plain_peak), 0
-    for _ in range(RAISES + 1):
-        try:
-            settings = {"time_limit": request["time_limit"], "costs": "flops", "progress": False, "cache": False}
-            checkmate_tf.compile(ours, budget, data=data[0], **settings)
-            break
-        except checkmate_tf.InfeasibleBudgetError as error:
-            least = error.minimum_bytes
-            budget = int(1.01 * least)
-    else:
-        return {"outcome": FAILED, "reason": f"still refused: at least {least / 1e6:.0f} MB"}
-    found, peak = train(ours)
-    report = ours.checkmate
-    same = all(np.array_equal(a, b) for a, b in zip(expected, state(ours), strict=True))
+    """Train both, from the same weights: each in a process of its own, where nothing of the other is in memory."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        wanted, plain_peak = pool.submit(train, request).result()
+    try:
+        found, peak, report = train_within(request, int(SHARE * plain_peak))
+    except CheckmateError as error:
+        return {"outcome": FAILED, "reason": f"still refused: {error}"}
     return {
         "outcome": "trained",
-        "share": budget / plain_peak,
-        "budget_bytes": budget,
+        "share": report.budget_bytes / plain_peak,
+        "budget_bytes": report.budget_bytes,
         "plain_peak_bytes": plain_peak,
         "peak_bytes": peak,
         "predicted_bytes": report.predicted_peak_bytes,
-        "equal": bool(same and found == wanted),
+        "equal": len(wanted) == len(found) and all(np.array_equal(a, b) for a, b in zip(wanted, found, strict=True)),
         "recomputations": report.recomputations,
         "overhead": report.overhead,
         "gap": report.schedule.gap,
         "compile_seconds": sum(report.seconds.values()),
     }
+
+
+def train_within(request: dict, budget: int) -> tuple[list[Any], int, Any]:
+    """As `train`, compiled for a budget, or for the least that works; and the report."""
+    import checkmate_tf
+
+    settings = {"time_limit": request["time_limit"], "costs": "flops", "progress": False, "cache": False}
+    model, data = prepared(request)
+    for left in reversed(range(RAISES + 1)):
+        try:
+            checkmate_tf.compile(model, budget, data=data[0], **settings)
+            break
+        except InfeasibleBudgetError as error:
+            if not left:
+                raise
+            budget = int(1.01 * error.minimum_bytes)
+    return *trained(model, data), model.checkmate
+
+
+def train(request: dict) -> tuple[list[Any], int]:
+    """All numbers that two steps of the plain model leave, and the peak of the second, since the first one traces."""
+    return trained(*prepared(request))
+
+
+def prepared(request: dict) -> tuple[Any, list[Any]]:
+    """The model, with the weights of every other call, and its batches."""
+    import keras
+    import tensorflow as tf
+
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    rng = np.random.default_rng(0)
+    shape, batch = (request["pixels"], request["pixels"], 3), request["batch"]
+    data = [(rng.random((batch, *shape), "float32"), rng.integers(0, 10, batch)) for _ in range(STEPS)]
+    keras.utils.set_random_seed(0)
+    network = getattr(keras.applications, request["network"])
+    model = network(weights=None, input_shape=shape, classes=10)
+    model.compile(request["optimizer"], "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model, data
+
+
+def trained(model: Any, data: list[Any]) -> tuple[list[Any], int]:
+    """What each step returns and every variable; and the allocator's peak after the first step."""
+    import tensorflow as tf
+
+    logs = [model.train_on_batch(*data[0])]
+    tf.config.experimental.reset_memory_stats("CPU:0")
+    logs += [model.train_on_batch(*pair) for pair in data[1:]]
+    peak = int(tf.config.experimental.get_memory_info("CPU:0")["peak"])
+    return [np.array(logs, "float64"), *(v.numpy() for v in (*model.variables, *model.optimizer.variables))], peak
 
 
 def write(options: Any) -> None:

@@ -14,16 +14,15 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 
 import numpy as np
 
 from ..graph import BACKWARD, Graph
 from ..plan import evaluate, plan_from_sequence
-from ..schedule import Schedule, keep_all
+from ..schedule import Schedule
 from ..solvers.child import BoundProcess
 from ..solvers.intervals import IntervalsProcess
-from .feasible import infeasible, proven_minimum, tightest
+from .feasible import infeasible, proven_minimum, tightest, without_solving
 from .moccasin import improve
 from .options import SolveOptions
 from .search import KeepSet, search
@@ -62,14 +61,9 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
     Stops at the gap, at the time limit, on Ctrl-C (with what it has), or when it settles, if that is asked for.
     """
     begun = time.perf_counter()
-    plain = keep_all(graph)
-    if plain.peak_bytes <= budget_bytes:
-        seconds = time.perf_counter() - begun
-        return replace(plain, strategy="checkmate", budget_bytes=budget_bytes, solver="none needed", seconds=seconds)
-    least = proven_minimum(graph)[0]
-    if budget_bytes < least:
-        known, tight = tightest(graph, least, options.time_limit, options.seed)
-        raise infeasible(graph, budget_bytes, known, sequence=tight)
+    done = without_solving(graph, budget_bytes, "checkmate", options)
+    if done is not None:
+        return done
 
     best: np.ndarray | None = None
     cost, lower = np.inf, graph.base_cost
@@ -125,7 +119,7 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
                 raise
             log.warning("interrupted: going on with the best schedule so far")
     if best is None:
-        high, best = tightest(graph, least, options.time_limit, options.seed)
+        high, best = tightest(graph, proven_minimum(graph)[0], options.time_limit, options.seed)
         if high > budget_bytes:
             raise infeasible(graph, budget_bytes, high, relaxation=lower == np.inf, sequence=best)
         cost = evaluate(graph, plan_from_sequence(graph, best)).cost

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,11 +11,13 @@ from numpy.typing import NDArray
 from ..errors import InfeasibleBudgetError
 from ..graph import Graph
 from ..plan import evaluate, plan_from_sequence
+from ..schedule import Schedule, keep_all
 from ..units import format_bytes
+from .options import SolveOptions
 from .problem import pinned_bytes
 from .search import search
 
-__all__ = ["infeasible", "infeasible_plain", "minimum_budget", "proven_minimum", "tightest"]
+__all__ = ["infeasible", "infeasible_plain", "minimum_budget", "proven_minimum", "tightest", "without_solving"]
 
 
 _MOST_SECONDS = 12.0  # the first half finds little, the second what has to be recomputed in another way
@@ -47,6 +50,26 @@ def minimum_budget(graph: Graph, time_limit: float = _MOST_SECONDS, seed: int = 
     """
     low, node = proven_minimum(graph)
     return low, tightest(graph, low, time_limit, seed)[0], node
+
+
+def without_solving(graph: Graph, budget_bytes: int, strategy: str, options: SolveOptions) -> Schedule | None:
+    """The schedule that recomputes nothing, where it fits; None where a strategy has to solve.
+
+    Raises
+    ------
+    InfeasibleBudgetError
+        If the budget is below what every schedule needs; names the least that is known to do, and its sequence.
+    """
+    begun = time.perf_counter()
+    plain = keep_all(graph)
+    if plain.peak_bytes <= budget_bytes:
+        seconds = time.perf_counter() - begun
+        return replace(plain, strategy=strategy, budget_bytes=budget_bytes, solver="none needed", seconds=seconds)
+    least = proven_minimum(graph)[0]
+    if budget_bytes < least:
+        known, sequence = tightest(graph, least, options.time_limit, options.seed)
+        raise infeasible(graph, budget_bytes, known, sequence=sequence)
+    return None
 
 
 def tightest(graph: Graph, low: int, time_limit: float, seed: int = 0) -> tuple[int, NDArray[np.int64]]:

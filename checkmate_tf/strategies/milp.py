@@ -14,10 +14,10 @@ import numpy as np
 
 from ..errors import InfeasibleBudgetError
 from ..graph import Graph
-from ..schedule import Schedule, keep_all
+from ..schedule import Schedule
 from ..solvers import Solution, check_solver, solve_milp
 from ..units import format_bytes
-from .feasible import infeasible, proven_minimum, tightest
+from .feasible import minimum_budget, without_solving
 from .formulation import Formulation, problem9
 from .options import SolveOptions
 from .search import search
@@ -57,13 +57,9 @@ def milp(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
     """
     begun = time.perf_counter()
     check_solver(options.solver)
-    plain = keep_all(graph)
-    if plain.peak_bytes <= budget_bytes:
-        seconds = time.perf_counter() - begun
-        return replace(plain, strategy="milp", budget_bytes=budget_bytes, solver="none needed", seconds=seconds)
-    least = proven_minimum(graph)[0]
-    if budget_bytes < least:
-        raise infeasible(graph, budget_bytes, tightest(graph, least, options.time_limit, options.seed)[0])
+    done = without_solving(graph, budget_bytes, "milp", options)
+    if done is not None:
+        return done
     best = _start(graph, budget_bytes, min(_SEARCH, 0.25 * options.time_limit), options.seed)
     solution, found = _solve(graph, budget_bytes, budget_bytes, options, best, begun)
     if solution.x is not None and found is None:
@@ -74,7 +70,7 @@ def milp(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
     if found is not None and (best is None or found.cost < best.cost):
         best = found
     if best is None:
-        known = tightest(graph, least, options.time_limit, options.seed)[0]
+        known = minimum_budget(graph, options.time_limit, options.seed)[1]
         raise _infeasible(graph, budget_bytes, known, solution)
     lower = graph.base_cost
     if np.isfinite(solution.bound):

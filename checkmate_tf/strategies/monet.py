@@ -23,7 +23,7 @@ from ..schedule import Schedule, keep_all
 from ..solvers import Solution, check_solver, solve_milp
 from ..units import format_bytes
 from .chosen import Chosen
-from .feasible import infeasible, proven_minimum, tightest
+from .feasible import infeasible, minimum_budget, without_solving
 from .monet_formulation import monet_program, split
 from .monet_program import MonetProgram
 from .options import SolveOptions
@@ -125,13 +125,9 @@ def monet_noop(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedu
     begun = time.perf_counter()
     split(graph)
     check_solver(options.solver)
-    plain = keep_all(graph)
-    if plain.peak_bytes <= budget_bytes:
-        seconds = time.perf_counter() - begun
-        return replace(plain, strategy="monet-noop", budget_bytes=budget_bytes, solver="none needed", seconds=seconds)
-    least = proven_minimum(graph)[0]
-    if budget_bytes < least:
-        raise infeasible(graph, budget_bytes, tightest(graph, least, options.time_limit, options.seed)[0])
+    done = without_solving(graph, budget_bytes, "monet-noop", options)
+    if done is not None:
+        return done
     schedule = monet(OperatorGraph(graph, {}), budget_bytes, options).schedule
     status = "optimal" if schedule.cost <= graph.base_cost else "feasible"
     return replace(
@@ -160,7 +156,7 @@ def _start(
 
 
 def _infeasible(graph: Graph, budget_bytes: int, solution: Solution, options: SolveOptions) -> InfeasibleBudgetError:
-    known = tightest(graph, proven_minimum(graph)[0], options.time_limit, options.seed)[0]
+    known = minimum_budget(graph, options.time_limit, options.seed)[1]
     asked, least = format_bytes(budget_bytes), format_bytes(known)
     why = (
         "MONeT's program, which bounds memory from above, has no solution"

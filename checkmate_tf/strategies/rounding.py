@@ -27,7 +27,7 @@ from ..graph import Graph
 from ..schedule import Schedule, keep_all
 from ..solvers import Solution, check_solver, solve_milp
 from ..units import format_bytes
-from .feasible import infeasible, proven_minimum, tightest
+from .feasible import minimum_budget, without_solving
 from .formulation import problem9
 from .options import SolveOptions
 
@@ -144,17 +144,13 @@ def violations(graph: Graph, R: Matrix, S: Matrix) -> int:
 def _strategy(graph: Graph, budget_bytes: int, options: SolveOptions, name: str, *, at_random: bool) -> Schedule:
     begun = time.perf_counter()
     check_solver(options.solver)
-    plain = keep_all(graph)
-    if plain.peak_bytes <= budget_bytes:
-        seconds = time.perf_counter() - begun
-        return replace(plain, strategy=name, budget_bytes=budget_bytes, solver="none needed", seconds=seconds)
-    least = proven_minimum(graph)[0]
-    if budget_bytes < least:
-        raise infeasible(graph, budget_bytes, tightest(graph, least, options.time_limit, options.seed)[0])
+    done = without_solving(graph, budget_bytes, name, options)
+    if done is not None:
+        return done
     allowance = int((1 - EPSILON) * budget_bytes)
     solution, S = _relaxed(graph, allowance, options, options.time_limit)
     if S is None:
-        known = tightest(graph, least, options.time_limit, options.seed)[0]
+        known = minimum_budget(graph, options.time_limit, options.seed)[1]
         solved = solution.status == "infeasible"
         why = "has no solution" if solved else f"was not solved ({solution.detail or 'in time'})"
         raise InfeasibleBudgetError(
@@ -163,7 +159,7 @@ def _strategy(graph: Graph, budget_bytes: int, options: SolveOptions, name: str,
             f'{format_bytes(known)}; raise the {"budget" if solved else "time limit"}, or use strategy="checkmate"',
             budget_bytes, known, proven=False,
         )  # fmt: skip
-    best, smallest = None, plain
+    best, smallest = None, keep_all(graph)
     for R, kept in _rounded(graph, S, options.seed if at_random else None):
         schedule = Schedule.from_matrices(graph, R, kept)
         if schedule.peak_bytes < smallest.peak_bytes:

@@ -5,25 +5,31 @@ operators as TensorFlow has them and with the choice, and trains two batches; bo
 (Grappler off). A cell is a child process, and measures the plain peak itself: that varies by some percent, so
 compare bytes, not shares. Costs are profiled. Step times are medians of three turns (plain, ours, ...).
 
+With `--predicted` nothing is trained: at shares of the predicted plain peak, how much more computation (FLOPs) the best
+schedule found needs with operators as they are and with the choice, and the least budget that either can do with.
+
 The classifying networks end in global pooling and one dense layer, and train by SGD, so that activations are what
 memory is for: VGG's dense layers would hide them.
 
     python benchmarks/operators.py                          # VGG16 at two budgets
     python benchmarks/operators.py --full                   # five networks, four budgets; resumes
     python benchmarks/operators.py --networks U-Net --shares 0.5 --output DIR
+    python benchmarks/operators.py --predicted --full       # ten minutes
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from cells import FAILED, common_options, markdown, read_cells, run_cells, serve_child, write_rows
 
 NETWORKS = ("VGG16", "U-Net", "transformer", "MobileNetV2", "ResNet50")
 SHARES, QUICK_SHARES = (0.8, 0.7, 0.6, 0.5), (0.7, 0.6)
+PREDICTED_SHARES = (0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 PIXELS, BATCH = 128, 16  # of the classifying networks
 WAYS = ("default", "choose")
 STEPS, TURNS = 2, 3
@@ -39,18 +45,25 @@ def main() -> None:
     parser.add_argument("--networks", nargs="*", choices=NETWORKS, help="only these")
     parser.add_argument("--shares", nargs="*", type=float, help="budgets, of the plain step's measured peak")
     parser.add_argument("--time-limit", type=float, default=20.0, help="seconds of solving (default 20)")
+    parser.add_argument("--predicted", action="store_true", help="train nothing")
     options = parser.parse_args()
-    if serve_child(options, answer):
+    if serve_child(options, lambda request: (predict if request["predicted"] else answer)(request)):
         return
     options.output.mkdir(parents=True, exist_ok=True)
     networks = options.networks or (NETWORKS if options.full else NETWORKS[:1])
     shares = options.shares or (SHARES if options.full else QUICK_SHARES)
+    if options.predicted:
+        shares = options.shares or PREDICTED_SHARES
+    kind = "cell-predicted" if options.predicted else "cell"
     requests = [
-        {"cell": f"cell-{n}-{w}-{s:g}", "network": n, "way": w, "share": s, "time_limit": options.time_limit}
+        {
+            "cell": f"{kind}-{n}-{w}-{s:g}", "network": n, "way": w, "share": s, "time_limit": options.time_limit,
+            "predicted": options.predicted,
+        }
         for n in (() if options.draw else networks)
         for s in shares
         for w in WAYS
-    ]
+    ]  # fmt: skip
     run_cells(__file__, options.output, requests, lambda _: 1800.0, options.again, BFC)
     write(options)
 
@@ -142,9 +155,61 @@ def answer(request: dict) -> dict:
     }
 
 
+def predict(request: dict) -> dict:
+    """The best schedule found, and what it is predicted to cost."""
+    import checkmate_tf
+
+    make, data = network(request["network"])
+    model = make()
+    settings = {"costs": "flops", "verify": False, "progress": False, "cache": False, "gap": 0.003}
+    try:
+        checkmate_tf.compile(
+            model, float(request["share"]), data=data[0], time_limit=request["time_limit"], operators=request["way"],
+            **settings,
+        )  # fmt: skip
+    except checkmate_tf.InfeasibleBudgetError as error:
+        return {"outcome": "refused", "least_bytes": error.minimum_bytes}
+    report = model.checkmate
+    return {
+        "outcome": "solved",
+        "budget_bytes": report.budget_bytes,
+        "plain_peak_bytes": report.plain_peak_bytes,
+        "predicted_bytes": report.predicted_peak_bytes,
+        "overhead": report.overhead,
+        "gap": report.schedule.gap,
+        "encodings": " ".join(f"{count} {kind}" for kind, count in report.encodings.items()),
+    }
+
+
+def write_predicted(output: Path, cells: Sequence[dict]) -> None:
+    """A row a network, both ways in each budget."""
+    shares = sorted({c["share"] for c in cells}, reverse=True)
+    lines = []
+    for name in dict.fromkeys(c["network"] for c in cells):
+        mine = {(c["share"], c["way"]): c for c in cells if c["network"] == name}
+        plain = next((c["plain_peak_bytes"] for c in mine.values() if "plain_peak_bytes" in c), None)
+        texts = (" / ".join(_predicted(mine.get((share, way))) for way in WAYS) for share in shares)
+        lines.append((name, "" if plain is None else f"{plain / 1e6:.0f} MB", *texts))
+    text = markdown(("network", "plain peak", *(f"{share:.0%}" for share in shares)), lines)
+    (output / "predicted.md").write_text(text + "\n")
+    print(text)
+
+
+def _predicted(cell: dict | None) -> str:
+    if cell is None:
+        return "not run"
+    return f"{cell['overhead']:.2%}" if cell["outcome"] == "solved" else f"at least {cell['least_bytes'] / 1e6:.0f} MB"
+
+
 def write(options: Any) -> None:
-    """CSV and table of what is in the folder."""
-    cells = sorted(read_cells(options.output), key=lambda c: (NETWORKS.index(c["network"]), -c["share"], c["way"]))
+    """CSV and tables of what is in the folder."""
+    found = [c for c in read_cells(options.output) if c.get("outcome") != FAILED or not c.get("predicted")]
+    found.sort(key=lambda c: (NETWORKS.index(c["network"]), -c["share"], c["way"]))
+    if any(c.get("predicted") for c in found):
+        write_predicted(options.output, [c for c in found if c.get("predicted")])
+    cells = [c for c in found if not c.get("predicted")]
+    if not cells:
+        return
     write_rows(options.output, COLUMNS, cells)
     lines = []
     for name in NETWORKS:

@@ -103,7 +103,8 @@ def run(output: Path, request: dict, limit_mb: int | None = None) -> dict:
         out_of_memory = "OOM" in child.stderr or "RESOURCE_EXHAUSTED" in child.stderr or "out of memory" in child.stderr
         tail = child.stderr.strip().splitlines()[-1:]  # the error; no paths of a machine
         refused = "InfeasibleBudgetError" in child.stderr  # before anything was trained
-        failed = "refused" if refused else "out of memory" if out_of_memory else f"exit {child.returncode}"
+        ended = f"exit {child.returncode}" if child.returncode >= 0 else f"crash, signal {-child.returncode}"
+        failed = "refused" if refused else "out of memory" if out_of_memory else ended
         result = {"failed": failed, "stderr": tail}
     result = {**request, "limit_mb": limit_mb, "wall_seconds": round(time.perf_counter() - begun, 1), **result}
     path.write_text(json.dumps(result, indent=1))

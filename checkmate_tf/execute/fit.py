@@ -48,6 +48,7 @@ _NEAR = 1.1  # times the budget: other schedules with the least peak may lose le
 _LOWER = 0.98  # share of the least peak predicted so far below which another plan is worth a measurement
 _CHEAPER = 8.0  # seconds at least to make the schedule with the least known peak cheaper
 _FREE = 0.005  # an overhead not worth another plan
+_STRICT_COST = 1.1  # times the cost of a step: what one strict order may cost in parallelism
 _WASTE = 0.25  # of the memory for activations, what the allocator's pieces are expected to lose, until it is measured
 _TIGHT = 1.25  # a hard limit of the allocator is near when it is below this many times the budget
 _CLEAR = 0.72  # share of such a limit that a plan may be measured at: a quarter is lost to pieces too small to use
@@ -259,7 +260,8 @@ def fit(job: Job, target: int | None = None) -> tuple[Candidate, list[Attempt]]:
     measurement corrects the target of the next one, down when the peak is over the budget and up when much of the
     budget is left. When nothing that fits the corrected target is feasible, the least that is comes next; then
     computations are put in one strict order, which costs parallelism and makes the allocator's peak lower and steadier;
-    and if that is near, other schedules with the least peak are tried.
+    and if that is near, other schedules with the least peak are tried. A plan that fits only because much is recomputed
+    gives way to a cheaper one that was over the budget, if that keeps it in one strict order.
 
     Parameters
     ----------
@@ -283,43 +285,49 @@ def fit(job: Job, target: int | None = None) -> tuple[Candidate, list[Attempt]]:
     graph, budget_bytes, options, seconds = job.graph, job.budget_bytes, job.options, job.seconds
     attempts: list[Attempt] = []
     best: Candidate | None = None
-    goal, strict = job.goal_bytes, False
+    over: list[Schedule] = []  # too much, with computations out of order
+    again: Schedule | None = None  # one of these, to be measured in one strict order
+    goal, strict, settled = job.goal_bytes, False, False
     target = job.first_target_bytes if target is None or not job.measure else job.with_room(target)
     least: int | None = None
     tried: set[tuple[bytes, bool]] = set()
     for attempt in range(options.tries if job.measure else 1):
-        with timed(seconds, "solve"):
-            try:
-                schedule = _solve(graph, target, options, seconds)
-            except InfeasibleBudgetError as error:
-                known = error.minimum_bytes
-                if not attempts:
-                    if target >= budget_bytes:
-                        raise
-                    between = target < known < budget_bytes
-                    if error.sequence is None or not between:
-                        target = known if between and not attempt else budget_bytes
-                        continue
-                    target, schedule = known, _least(graph, error, options, seconds)
-                elif best is not None:
-                    break
-                elif known < _LOWER * min(a.predicted_bytes for a in attempts if a.strict == strict):
-                    target, schedule = known, _least(graph, error, options, seconds)
-                elif options.jit_compile:  # XLA has an order of its own
-                    break
-                elif not strict:
-                    strict, target = True, max(goal, known)
+        schedule, again = again, None
+        if schedule is None and not settled:
+            with timed(seconds, "solve"):
+                try:
                     schedule = _solve(graph, target, options, seconds)
-                elif (least or 0) <= _NEAR * budget_bytes:
-                    target = known
-                    schedule = _least(graph, error, replace(options, seed=options.seed + attempt), seconds)
-                else:
-                    break
+                except InfeasibleBudgetError as error:
+                    known = error.minimum_bytes
+                    if not attempts:
+                        if target >= budget_bytes:
+                            raise
+                        between = target < known < budget_bytes
+                        if error.sequence is None or not between:
+                            target = known if between and not attempt else budget_bytes
+                            continue
+                        target, schedule = known, _least(graph, error, options, seconds)
+                    elif best is not None:
+                        pass
+                    elif known < _LOWER * min(a.predicted_bytes for a in attempts if a.strict == strict):
+                        target, schedule = known, _least(graph, error, options, seconds)
+                    elif options.jit_compile:  # XLA has an order of its own
+                        pass
+                    elif not strict:
+                        strict, target = True, max(goal, known)
+                        schedule = _solve(graph, target, options, seconds)
+                    elif (least or 0) <= _NEAR * budget_bytes:
+                        target = known
+                        schedule = _least(graph, error, replace(options, seed=options.seed + attempt), seconds)
+        if schedule is None or (schedule.sequence.tobytes(), strict) in tried:
+            again = None if best is None or strict else _cheaper(over, best)
+            if again is None:
+                break
+            strict, settled, target = True, False, again.peak_bytes
+            continue
         limit = 0 if strict else job.limit_bytes(schedule)
         if not job.measure:
             return Candidate(schedule, limit, None), attempts
-        if (schedule.sequence.tobytes(), strict) in tried:
-            break
         tried.add((schedule.sequence.tobytes(), strict))
         attempts.append(_attempt(job, schedule, target, limit, attempt))
         measured = attempts[-1].measured_bytes
@@ -330,15 +338,21 @@ def fit(job: Job, target: int | None = None) -> tuple[Candidate, list[Attempt]]:
         fits = measured <= job.most_bytes(strict)
         if fits and (best is None or schedule.cost < best.schedule.cost):
             best = Candidate(schedule, limit, measured)
-        if fits and (measured >= _USED * goal or schedule.overhead < _FREE):
-            break
+        if not (fits or strict or options.jit_compile):
+            over.append(schedule)
         target = goal - (measured - schedule.peak_bytes)
-        if fits and best is not None and target <= best.schedule.peak_bytes:
-            break
+        enough = measured >= _USED * goal or schedule.overhead < _FREE
+        settled = fits and best is not None and (enough or target <= best.schedule.peak_bytes)
     options.tell("measure", 1, 1, "")
     if best is None:
         raise _unkept(job, attempts, int((least or budget_bytes) / _SURE_STRICT) + 1)
     return best, attempts
+
+
+def _cheaper(schedules: list[Schedule], best: Candidate) -> Schedule | None:
+    """Of some schedules the one of least peak that is cheaper than the best one, even in one strict order."""
+    found = [s for s in schedules if _STRICT_COST * s.cost < best.schedule.cost]
+    return min(found, key=lambda s: s.peak_bytes, default=None)
 
 
 def _unkept(job: Job, attempts: list[Attempt], least: int) -> InfeasibleBudgetError:

@@ -106,6 +106,22 @@ def test_computations_out_of_order_leave_room_in_the_budget(monkeypatch):
     assert limits[-1] < loose
 
 
+def test_a_dear_plan_gives_way_to_a_cheaper_one_in_strict_order(monkeypatch):
+    """Out of order pieces take half of it again, in strict order nothing."""
+
+    def measure(job, plan, limit_bytes):
+        peak = evaluate(job.graph, plan).peak_bytes
+        return peak + (peak - job.graph.constant_bytes) // 2 if limit_bytes else peak
+
+    monkeypatch.setattr(fit, "_measure", measure)
+    monkeypatch.setattr(fit, "_STRICT_COST", 1.0)
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget="1.3MB").checkmate
+    loose = [a for a in report.attempts if not a.strict]
+    strict = [a for a in report.attempts if a.strict]
+    kept = [a.overhead for a in loose if a.measured_bytes <= 0.95 * report.budget_bytes]
+    assert kept and strict and report.overhead == min(a.overhead for a in strict) < min(kept)
+
+
 @pytest.mark.feature("Faults", "out of memory while a plan is measured")
 def test_out_of_memory_while_measuring_plans_again(monkeypatch):
     _measures(monkeypatch, None, 0)

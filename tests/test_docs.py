@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import doctest
 import io
-import logging
 import re
+import subprocess
+import sys
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -77,20 +78,12 @@ def page(name: str) -> str:
     return (DOCS / f"{name}.md").read_text(encoding="utf-8")
 
 
-@pytest.fixture
-def settings():
-    """What a page may change of the process is put back."""
-    log = logging.getLogger("checkmate_tf")
-    level = log.level
-    yield
-    log.setLevel(level)
-
-
-@pytest.mark.usefixtures("fresh_keras", "settings")
 @pytest.mark.parametrize("name", [name for name in PAGES if any(block.runs for block in blocks_of(page(name)))])
-def test_the_code_of_a_page_runs(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    run(page(name), str(DOCS / f"{name}.md"))
+def test_the_code_of_a_page_runs(name, tmp_path):
+    """In a process of its own, as a reader's: models of other tests would share the device with it."""
+    child = [sys.executable, __file__, name]
+    done = subprocess.run(child, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 GOOD = """
@@ -154,3 +147,7 @@ def test_every_error_is_explained_and_shown(name):
 def test_every_public_name_is_in_the_reference():
     missing = [name for name in checkmate_tf.__all__ if not re.search(rf":: checkmate_tf\.{name}$", page("api"), re.M)]
     assert not missing
+
+
+if __name__ == "__main__":
+    run(page(sys.argv[1]), str(DOCS / f"{sys.argv[1]}.md"))

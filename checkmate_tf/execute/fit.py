@@ -289,7 +289,8 @@ def fit(job: Job, target: int | None = None) -> tuple[Candidate, list[Attempt]]:
     again: Schedule | None = None  # one of these, to be measured in one strict order
     goal, strict, settled = job.goal_bytes, False, False
     target = job.first_target_bytes if target is None or not job.measure else job.with_room(target)
-    least: int | None = None
+    least: int | None = None  # measured
+    needed: int | None = None  # the least budget that a plan would have kept
     tried: set[tuple[bytes, bool]] = set()
     for attempt in range(options.tries if job.measure else 1):
         schedule, again = again, None
@@ -335,6 +336,8 @@ def fit(job: Job, target: int | None = None) -> tuple[Candidate, list[Attempt]]:
             target = min(schedule.peak_bytes, target) - budget_bytes // 10
             continue
         least = min(measured, least or measured)
+        needs = int(measured / (_SURE_STRICT if strict else SURE)) + 1
+        needed = min(needs, needed or needs)
         fits = measured <= job.most_bytes(strict)
         if fits and (best is None or schedule.cost < best.schedule.cost):
             best = Candidate(schedule, limit, measured)
@@ -345,7 +348,7 @@ def fit(job: Job, target: int | None = None) -> tuple[Candidate, list[Attempt]]:
         settled = fits and best is not None and (enough or target <= best.schedule.peak_bytes)
     options.tell("measure", 1, 1, "")
     if best is None:
-        raise _unkept(job, attempts, int((least or budget_bytes) / _SURE_STRICT) + 1)
+        raise _unkept(job, attempts, needed or int(budget_bytes / _SURE_STRICT) + 1)
     return best, attempts
 
 

@@ -23,7 +23,7 @@ HOW_TO_MEASURE = (
 )
 
 
-_STEPS, _LEAST_STEPS, _SECONDS = 6, 2, 4.0
+_STEPS, _LEAST_STEPS, _SECONDS = 12, 2, 6.0
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def measure_peak(device: Device, step: Callable[[], Any], variables: Sequence[tf
     Parameters
     ----------
     step : callable
-        Runs one training step. It runs 3 to 7 times; its effects on `variables` are undone.
+        Runs one training step. It runs 3 to 13 times; its effects on `variables` are undone.
     variables : sequence of tf.Variable
         Everything that the step may assign. Held in host memory meanwhile.
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from cells import FAILED, common_options, markdown, read_cells, run_cells, serve_child, write_rows
 
-from checkmate_tf import CheckmateError, InfeasibleBudgetError
+from checkmate_tf import InfeasibleBudgetError
 
 SIZES = {
     "MobileNetV2": (96, 32),
@@ -72,7 +72,7 @@ def answer(request: dict) -> dict:
         wanted, plain_peak = pool.submit(train, request).result()
     try:
         found, peak, report = train_within(request, int(SHARE * plain_peak))
-    except CheckmateError as error:
+    except InfeasibleBudgetError as error:
         return {"outcome": FAILED, "reason": f"still refused: {error}"}
     return {
         "outcome": "trained",

@@ -217,8 +217,8 @@ def write(options: Any) -> None:
             by_way = {c["way"]: c for c in cells if (c["network"], c["share"]) == (name, share)}
             some = next(iter(by_way.values()))
             budget = share * some["plain_peak_bytes"]
-            texts = [_text(by_way[way]) if way in by_way else "not run" for way in reversed(WAYS)]
-            lines.append((name, f"{share:.0%}: {budget / 1e6:.0f} MB", *reversed(texts)))
+            texts = [_text(by_way[way]) if way in by_way else "not run" for way in WAYS]
+            lines.append((name, f"{share:.0%}: {budget / 1e6:.0f} MB", *texts))
     text = markdown(("network", "budget", "operators as they are", "chosen"), lines)
     (options.output / "table.md").write_text(text + "\n")
     print(text)

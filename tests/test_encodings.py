@@ -166,7 +166,7 @@ def test_choice_needs_less_memory_with_the_same_numbers(no_grappler):
     assert_same_state(model, plain)
 
 
-@pytest.mark.parametrize("name", ["transformer"])
+@pytest.mark.parametrize("name", ["residual", "transformer"])
 def test_choice_is_no_worse_on_other_models(name, no_grappler):
     case = CASES[name]
     model, chosen, plain = make(case), make(case), make(case)

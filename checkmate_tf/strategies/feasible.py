@@ -55,6 +55,15 @@ def minimum_budget(graph: Graph, time_limit: float = _MOST_SECONDS, seed: int = 
 def without_solving(graph: Graph, budget_bytes: int, strategy: str, options: SolveOptions) -> Schedule | None:
     """The schedule that recomputes nothing, where it fits; None where a strategy has to solve.
 
+    Parameters
+    ----------
+    budget_bytes : int
+        Constants included.
+    strategy : str
+        Whose name the schedule bears.
+    options : SolveOptions
+        Its time limit is for finding the least budget, where the error has to name it.
+
     Raises
     ------
     InfeasibleBudgetError

@@ -59,7 +59,7 @@ def answer(request: dict) -> dict:
     import checkmate_tf
     from checkmate_tf.execute.controller import Controller
     from checkmate_tf.execute.emit import emit
-    from checkmate_tf.execute.fit import PlanOptions
+    from checkmate_tf.execute.job import PlanOptions
     from checkmate_tf.execute.spec import data_spec
     from checkmate_tf.ordering import needed_order
     from checkmate_tf.units import parse_budget

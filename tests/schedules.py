@@ -11,7 +11,7 @@ from graphs import chain
 from hypothesis import strategies as st
 
 from checkmate_tf.errors import CheckmateError
-from checkmate_tf.execute import fit
+from checkmate_tf.execute.job import PlanOptions
 from checkmate_tf.graph import Graph
 from checkmate_tf.plan import evaluate
 from checkmate_tf.schedule import Schedule
@@ -92,7 +92,7 @@ def fails_with(number):
 
 W = tf.Variable(tf.ones((64, 64)))
 SPEC = tf.TensorSpec([None, 64])
-QUICK = fit.PlanOptions(parse_budget(0.7), costs="flops", gap=1.0, time_limit=5, verify=False)
+QUICK = PlanOptions(parse_budget(0.7), costs="flops", gap=1.0, time_limit=5, verify=False)
 
 
 def step(x):

@@ -20,7 +20,8 @@ from schedules import (
 
 import checkmate_tf
 from checkmate_tf.errors import InfeasibleBudgetError, PlanError
-from checkmate_tf.execute import fit, planner
+from checkmate_tf.execute import fit, planner, solving
+from checkmate_tf.execute.job import PlanOptions
 from checkmate_tf.plan import evaluate
 from checkmate_tf.units import parse_budget
 
@@ -32,13 +33,13 @@ def plan(options=QUICK, batch_size=1024):
 @pytest.fixture
 def solves(monkeypatch):
     """The budgets that were solved for."""
-    asked, real = [], fit.solve
+    asked, real = [], solving.solve
 
     def solve(graph, target, *arguments):
         asked.append(target)
         return real(graph, target, *arguments)
 
-    monkeypatch.setattr(fit, "solve", solve)
+    monkeypatch.setattr(solving, "solve", solve)
     return asked
 
 
@@ -71,16 +72,16 @@ def test_without_the_cache_nothing_is_read_or_kept(solves, folder):
 
 def test_time_from_the_cache_is_part_of_the_time_limit(monkeypatch):
     graph, asked = chain(4), []
-    monkeypatch.setattr(fit, "solve", lambda *given: asked.append(given[-1].time_limit) or recomputing())
+    monkeypatch.setattr(solving, "solve", lambda *given: asked.append(given[-1].time_limit) or recomputing())
     times = iter(range(0, 100, 2))  # each look at the clock is 2 s after the last: each solve takes 2 s
-    monkeypatch.setattr(fit, "time", SimpleNamespace(perf_counter=lambda: float(next(times))))
-    options = fit.PlanOptions(parse_budget(1.0), time_limit=10.0)
+    monkeypatch.setattr(solving, "time", SimpleNamespace(perf_counter=lambda: float(next(times))))
+    options = PlanOptions(parse_budget(1.0), time_limit=10.0)
     seconds = {}
-    fit._solve(graph, 100, options, seconds)
+    solving.solve_once(graph, 100, options, seconds)
     assert asked == [10.0] and seconds == {}
-    fit._solve(graph, 100, options, seconds)
+    solving.solve_once(graph, 100, options, seconds)
     assert asked == [10.0] and seconds == {"solved before": 2.0}
-    fit._solve(graph, 101, options, seconds)
+    solving.solve_once(graph, 101, options, seconds)
     assert asked == [10.0, 8.0]
 
 
@@ -100,8 +101,8 @@ def test_an_interrupted_answer_is_used_and_not_kept(monkeypatch, folder):
             signal.raise_signal(signal.SIGINT)
         return real(graph, target, *arguments)
 
-    before, real = signal.getsignal(signal.SIGINT), fit.solve
-    monkeypatch.setattr(fit, "solve", interrupted)
+    before, real = signal.getsignal(signal.SIGINT), solving.solve
+    monkeypatch.setattr(solving, "solve", interrupted)
     plan()
     assert not folder.exists() and signal.getsignal(signal.SIGINT) is before
 
@@ -113,9 +114,9 @@ def test_what_is_not_solved_is_not_kept(monkeypatch, folder, error):
         raise error
 
     before = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr(fit, "solve", fail)
+    monkeypatch.setattr(solving, "solve", fail)
     with pytest.raises((KeyboardInterrupt, InfeasibleBudgetError)):
-        fit._solve(chain(4), 100, QUICK, {})
+        solving.solve_once(chain(4), 100, QUICK, {})
     assert not folder.exists() and signal.getsignal(signal.SIGINT) is before
 
 

@@ -134,7 +134,7 @@ def test_out_of_memory_while_measuring_plans_again(monkeypatch):
 
 def test_a_first_target_that_is_infeasible_is_raised_to_the_budget(monkeypatch):
     _measures(monkeypatch, 0)
-    asked, real = [], fit._solve
+    asked, real = [], fit.solve_once
 
     def solve(graph, target, options, seconds):
         asked.append(target)
@@ -142,7 +142,7 @@ def test_a_first_target_that_is_infeasible_is_raised_to_the_budget(monkeypatch):
             raise InfeasibleBudgetError("none was found", target, target + 1, proven=False)
         return real(graph, target, options, seconds)
 
-    monkeypatch.setattr(fit, "_solve", solve)
+    monkeypatch.setattr(fit, "solve_once", solve)
     report = compile_quickly(make(DENSE), DENSE, verify=True, budget=0.95).checkmate
     assert asked[1] == asked[0] + 1 and asked[2] == report.budget_bytes
 

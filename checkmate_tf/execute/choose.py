@@ -21,7 +21,7 @@ from ..strategies import SolveOptions, solve
 from ..trace.encodings import EncodedStep, Encoding, encoded, find_encodings
 from ..trace.program import Program
 from ..trace.step import TracedStep
-from .fit import Job, timed
+from .job import Job, timed
 
 __all__ = ["Choice", "check_operators", "choose_encodings"]
 

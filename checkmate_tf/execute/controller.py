@@ -16,8 +16,8 @@ from ..errors import BatchSizeError, CheckmateError, InfeasibleBudgetError, Mode
 from ..report import Report
 from ..units import Budget, format_bytes
 from .distribution import Distribution
-from .fit import PlanOptions, near_limit
 from .frameworks import loss_of
+from .job import PlanOptions, near_limit
 from .measure import Device, find_device
 from .planner import PlannedStep, expected_peak_bytes, plan_again, plan_step
 from .spec import spec_of_tensors

@@ -18,8 +18,8 @@ from ..units import parse_budget
 from .choose import check_operators
 from .controller import Controller, batch_errors, build_training
 from .distribution import distribution_of
-from .fit import PlanOptions
 from .frameworks import as_called, framework_of, is_compiled
+from .job import PlanOptions
 from .planner import step_graph
 from .progress import progress_bars
 from .spec import data_spec

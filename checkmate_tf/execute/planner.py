@@ -26,8 +26,10 @@ from ..units import Budget
 from .choose import Choice, choose_encodings
 from .distribution import NOT_MEASURED, Distribution
 from .emit import emit
-from .fit import SURE, Candidate, Job, PlanOptions, fit, fit_given, solving_seconds, timed
+from .fit import fit, fit_given
+from .job import SURE, Candidate, Job, PlanOptions, timed
 from .measure import HOW_TO_MEASURE, Device, find_device
+from .solving import solving_seconds
 from .xla import emit_compiled
 
 __all__ = ["PlannedStep", "expected_peak_bytes", "plan_again", "plan_step", "step_graph"]

@@ -1,0 +1,199 @@
+"""What is to be fitted into how much: options, the job with its targets, and what comes of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from ..costs import CostSpec
+from ..graph import Graph
+from ..schedule import Schedule
+from ..trace.program import Program
+from ..units import Budget, parse_budget
+from .measure import Device
+
+__all__ = ["SURE", "Candidate", "Job", "PlanOptions", "near_limit", "timed"]
+
+# Shares of the budget: to aim for, since peaks differ from step to step; and that a measured peak may take, where a
+# strict order varies less.
+_GOAL, SURE, _SURE_STRICT = 0.92, 0.95, 0.96
+_WASTE = 0.25  # of the memory for activations, what the allocator's pieces are expected to lose, until it is measured
+_TIGHT = 1.25  # a hard limit of the allocator is near when it is below this many times the budget
+_CLEAR = 0.72  # share of such a limit that a plan may be measured at: a quarter is lost to pieces too small to use
+_ROOM = 0.6  # share of such a limit that the first plan to be measured may take, by prediction
+_MOST = 0.88  # share of such a limit above which a plan is refused: sooner or later a step would run out of memory
+_LOOSE = 1.15  # of a predicted peak: what computations out of order may need; they seldom do, and it is measured
+_PIECES = 0.1  # of the memory for activations, what pieces take at least: left free by computations out of order too
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """How to plan.
+
+    Attributes
+    ----------
+    budget : Budget
+    strategy : str
+    costs : str, callable or array
+        See `checkmate_tf.costs`.
+    time_limit : float
+        Seconds for the solver, over all its runs.
+    gap : float
+        Stop solving at this proven gap.
+    seed : int
+    verify : bool
+        Measure the peak on the device, if it can be.
+    tries : int
+        Most plans to measure.
+    progress : callable (stage, done, total, text) or None
+    cache : bool
+        Use a schedule that was solved before, and keep those that are solved now.
+    schedule : path or None
+        A saved schedule for the first structure of data, to be used instead of solving.
+    jit_compile : bool
+        Let XLA compile the planned step.
+    operators : str
+        "default", or "choose": gradients may read codes of forward values instead of the values; see
+        `trace.encodings`.
+    """
+
+    budget: Budget = field(default_factory=lambda: parse_budget("auto"))
+    strategy: str = "checkmate"
+    costs: CostSpec = "profile"
+    time_limit: float = 60.0
+    gap: float = 0.01
+    seed: int = 0
+    verify: bool = True
+    tries: int = 5
+    progress: Callable[[str, float, float, str], None] | None = None
+    cache: bool = True
+    schedule: str | os.PathLike[str] | None = None
+    jit_compile: bool = False
+    operators: str = "default"
+
+    def tell(self, stage: str, done: float, total: float, text: str = "") -> None:
+        """Report progress, if anybody listens."""
+        if self.progress is not None:
+            self.progress(stage, done, total, text)
+
+
+def near_limit(device: Device, budget_bytes: int) -> bool:
+    """Whether the CPU's allocator has a hard limit little above a budget."""
+    return device.name.startswith("CPU") and device.limit_bytes < _TIGHT * budget_bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What is to be fitted into how much.
+
+    Attributes
+    ----------
+    program : Program
+    graph : Graph
+        With costs.
+    budget_bytes : int
+        Of the device, all in all.
+    device : Device
+    options : PlanOptions
+    seconds : dict of str to float
+        By stage; added to.
+    places : tuple of str
+        The devices of all replicas, each with its part of the inputs; none if all is on `device`.
+    """
+
+    program: Program
+    graph: Graph
+    budget_bytes: int
+    device: Device
+    options: PlanOptions
+    seconds: dict[str, float]
+    places: tuple[str, ...] = ()
+
+    @property
+    def measure(self) -> bool:
+        """Whether plans are run on the device."""
+        return self.options.verify and self.device.measurable
+
+    def most_bytes(self, strict: bool) -> int:
+        """The most that a plan may be measured at: the budget, less what peaks differ by from step to step."""
+        most = int((_SURE_STRICT if strict else SURE) * self.budget_bytes)
+        return min(most, int(_MOST * self.device.limit_bytes)) if self.near_limit else most
+
+    @staticmethod
+    def needed_bytes(measured: int, strict: bool) -> int:
+        """The least budget that allows such a peak, as `most_bytes` has it."""
+        return int(measured / (_SURE_STRICT if strict else SURE)) + 1
+
+    @property
+    def limited(self) -> bool:
+        """Whether it is a hard limit that allows no higher peak, not the budget."""
+        return self.near_limit and _MOST * self.device.limit_bytes < SURE * self.budget_bytes
+
+    @property
+    def near_limit(self) -> bool:
+        """Whether a plan that needs more than was predicted may run out of memory."""
+        return self.measure and near_limit(self.device, self.budget_bytes)
+
+    @property
+    def goal_bytes(self) -> int:
+        """What a plan's measured peak should come near.
+
+        Where the CPU's allocator has a hard limit near the budget, to run out of memory while measuring can be a crash:
+        oneDNN does not check all allocations. So stay away from the limit.
+        """
+        goal = int(_GOAL * self.budget_bytes)
+        return min(goal, int(_CLEAR * self.device.limit_bytes)) if self.near_limit else goal
+
+    @property
+    def first_target_bytes(self) -> int:
+        """What the first schedule has to fit: the goal, less what the allocator may be expected to lose."""
+        if not self.measure:
+            return self.budget_bytes
+        target = int(_GOAL * self.budget_bytes) - int(_WASTE * max(0, self.budget_bytes - self.graph.constant_bytes))
+        return self.with_room(target)
+
+    def with_room(self, target: int) -> int:
+        """A target that leaves room for what was not predicted, where to run out of memory can be a crash."""
+        return min(target, int(_ROOM * self.device.limit_bytes)) if self.near_limit else target
+
+    def limit_bytes(self, schedule: Schedule) -> int:
+        """What computations may need that do not keep the schedule's order; see `emit`.
+
+        The worst order may come in any step, though the measured ones did not show it: the allocator's pieces have to
+        fit beside it.
+        """
+        peak = schedule.peak_bytes
+        if not self.measure or self.near_limit:
+            return peak
+        pieces = _PIECES * max(0, self.budget_bytes - self.graph.constant_bytes)
+        return max(peak, min(int(_LOOSE * peak), int(SURE * self.budget_bytes - pieces)))
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A schedule, how it is emitted, and what the device said of it.
+
+    Attributes
+    ----------
+    schedule : Schedule
+    limit_bytes : int
+        As `emit` takes it; 0 for one strict order.
+    measured_bytes : int or None
+        Peak of the device; None if it was not measured.
+    """
+
+    schedule: Schedule
+    limit_bytes: int
+    measured_bytes: int | None
+
+
+@contextmanager
+def timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds[stage] = seconds.get(stage, 0.0) + time.perf_counter() - start

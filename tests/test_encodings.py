@@ -12,7 +12,12 @@ from tensorflow.python.ops import gen_nn_ops
 
 import checkmate_tf
 from checkmate_tf.errors import InfeasibleBudgetError, OperatorsError
+from checkmate_tf.execute.emit import Emission
+from checkmate_tf.schedule import keep_all
 from checkmate_tf.trace.encodings import encoded, find_encodings, pack_bits, place_in_window, to_place, unpack_bits
+from checkmate_tf.trace.ops import inputs_of
+from checkmate_tf.trace.program import LARGE, build_program
+from checkmate_tf.trace.static import with_static_batch
 from checkmate_tf.trace.step import trace_step
 
 pytestmark = pytest.mark.usefixtures("fresh_keras")
@@ -211,6 +216,32 @@ def test_the_encoded_step_has_the_plain_ones_operations():
         assert all(position[t.op] < position[op] for t in op.inputs)
     plain = encoded(program.step, [])
     assert [op.type for op in plain.step.operations] == [op.type for op in program.step.operations]
+
+
+def test_codes_are_decoded_when_the_gradient_comes():
+    """A code is there from the forward pass on: even where nothing waits for memory, it is not decoded before."""
+    plain = program_of(make(VGG), VGG)
+    step = encoded(plain.step, find_encodings(plain.step)).step
+    shapes = [plain.static.tensors[id(t)].shape for t in plain.step.inputs]
+    program = build_program(step, with_static_batch(step, shapes), "vgg")
+    made = []
+
+    def run(*inputs):
+        made.append(Emission(program, tf.compat.v1.get_default_graph(), inputs))
+        made[0].run(keep_all(program.graph).plan, [0] * len(program.graph))
+
+    tf.function(run, autograph=False).get_concrete_function(*(tf.TensorSpec(t.shape, t.dtype) for t in step.inputs))
+    from_codes = [
+        copies[0]
+        for op, copies in made[0].copies.items()
+        if "checkmate/decode" in op.name
+        and program.classes[op] == LARGE
+        and any("checkmate/encode" in program.source_of(t).name for t in inputs_of(op))
+    ]
+    assert len(from_codes) >= len(find_encodings(plain.step))
+    for op in from_codes:
+        (done,) = op.control_inputs
+        assert done.name.startswith("checkmate/done") and "gradient" in done.inputs[0].op.name
 
 
 def test_gradients_of_a_loop_of_ones_own(no_grappler):

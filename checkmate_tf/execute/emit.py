@@ -4,14 +4,16 @@ Each computation of a node emits its operations anew, reading the newest copies 
 its last reader and TensorFlow frees it: a deallocation needs no operation.
 
 TensorFlow would run every recomputation at once, and nothing would be saved, so computations wait by control edges for
-those that must have finished (see `ordering`). Three rules keep the numbers and oneDNN's fusions what they are:
+those that must have finished (see `ordering`). Four rules keep the numbers, oneDNN's fusions and the memory what they are:
 
 - an edge ends at a new Identity of one floating-point input, and starts at a new Identity of a result, never at the
   operations themselves: oneDNN fuses operations only if their control inputs agree (Conv2D with BiasAdd,
   Conv2DBackpropFilter with BiasAddGrad), Grappler only those without control edges;
 - the filter's gradient is gated on its activation, since it shares its other input with BiasAddGrad; and nothing waits
   for BiasAddGrad, which may run as late as the filter's gradient that it is fused with;
-- a loop is gated on all of its state.
+- a loop is gated on all of its state;
+- a gradient that reads no floating-point value (a mask that is decoded) waits for what its node reads, or else the next
+  that reads any: nothing else holds it back, and what it makes would be in memory until then.
 
 Sources are emitted once. A view is emitted for each copy of what it looks at. Shape operations run once, when what
 they look at is first there. Stateful operations keep their control edges; a copy of an operation that reads variables
@@ -34,6 +36,7 @@ from ..plan import Plan
 from ..trace.ops import SUMS, inputs_of, is_stateful
 from ..trace.program import LARGE, SHAPE, SMALL, SOURCE, VIEW, Program
 from ..trace.static import copy_attributes, copy_functions
+from ..trace.step import is_gradient
 
 __all__ = ["Emission", "emit"]
 
@@ -153,8 +156,8 @@ class Emission:
     def _compute(self, node: int, first: bool) -> None:
         for op in self.program.nodes[node]:
             large = self.program.classes[op] == LARGE
-            self._emit(op, gate=large and self.wait > 0)
-            reads_large = any(self.program.classes.get(self.program.source_of(t).op) == LARGE for t in inputs_of(op))
+            self._emit(op, gate=large and self.wait > 0, late=self._late(op, node) if large else ())
+            reads_large = any(self.program.classes.get(self._owner(t)) == LARGE for t in inputs_of(op))
             if (large or reads_large) and op.type not in _FUSED_LATER:
                 for t in inputs_of(op):  # whoever waits for this one need not wait for what it reads
                     self.finished.pop(self.maker.get(id(self.tensor(t))), None)
@@ -163,6 +166,31 @@ class Emission:
             for op in self.program.shapes[node] if node < len(self.program.shapes) else ():
                 if op not in self.current:
                     self._emit(op)
+
+    def _late(self, op: tf.Operation, node: int) -> list[tf.Operation]:
+        """What a gradient has to wait for that reads no value: what its node reads, or else the next."""
+        mine = self.program.nodes[node]
+        if not is_gradient(op) or any(self._kind(t) in (LARGE, SMALL) or self._owner(t) in mine for t in inputs_of(op)):
+            return []
+        values: list[tf.Tensor] = []
+        nodes = [node]
+        while nodes and not values:
+            operations = [other for k in nodes for other in self.program.nodes[k]]
+            values = self._large_inputs(operations)
+            readers = (
+                self.program.node_of.get(c) for other in operations for t in other.outputs for c in t.consumers()
+            )
+            nodes = [k for k in dict.fromkeys(readers) if k is not None and k > max(nodes)]
+        makers = [self.maker[id(self.tensor(t))] for t in values if self._owner(t) in self.current]
+        return [self._watched(maker) for maker in dict.fromkeys(makers)]
+
+    def _large_inputs(self, operations: Sequence[tf.Operation]) -> list[tf.Tensor]:
+        """The large values that operations read of others."""
+        read = [t for op in operations for t in inputs_of(op) if self._kind(t) == LARGE]
+        return [t for t in read if self._owner(t) not in operations]
+
+    def _owner(self, t: tf.Tensor) -> tf.Operation:
+        return self.program.source_of(t).op
 
     def _put_barrier(self, position: int) -> None:
         """Something that runs when all that was emitted so far has run."""
@@ -179,14 +207,15 @@ class Emission:
         with self.graph.control_dependencies(None), self.graph.device(op.device or None):
             return tf.identity(result, name="checkmate/done").op
 
-    def _emit(self, op: tf.Operation, gate: bool = False) -> None:
-        """Emit one copy of an operation, after what its computation waits for if `gate` is set."""
+    def _emit(self, op: tf.Operation, gate: bool = False, late: Sequence[tf.Operation] = ()) -> None:
+        """Emit one copy of an operation: if `gate` is set, after what its computation waits for; and after `late`."""
         if self.shapes_known and self.program.classes.get(op) == SHAPE and self._emit_known(op):
             return
         inputs = [self.tensor(t) for t in inputs_of(op)]
         controls = [copy for c in self.program.step.controls_of(op) for copy in self._control(c)]
         if self.checks and is_stateful(op):
             controls += self.checks
+        controls += late
         after = max((self.comes_after.get(id(t), 0) for t in inputs), default=0)
         if gate and after < self.wait:
             gated = self._gated_inputs(op)
@@ -256,6 +285,6 @@ class Emission:
 
     def _kind(self, t: tf.Tensor) -> str:
         """What an edge to `t` would wait for: a large or small value, the batch, or nothing that can take an edge."""
-        owner = self.program.source_of(t).op
+        owner = self._owner(t)
         kind = self.program.classes.get(owner, SOURCE) if t.dtype.is_floating else SOURCE
         return owner.type if kind == SOURCE and t.dtype.is_floating else kind

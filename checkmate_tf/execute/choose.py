@@ -69,13 +69,15 @@ def choose_encodings(job: Job, build: Callable[[TracedStep], tuple[Program, Grap
     step = job.program.step
     target = job.first_target_bytes
     best, left = Choice(job, ()), tuple(find_encodings(step, pools=job.device.name.startswith("CPU")))
+    job.options.tell("codes", 0, _ROUNDS + 1, f"{len(left)} gradients can read some")
     rank, _ = _first(job, target)
-    for _ in range(_ROUNDS):
+    for number in range(1, _ROUNDS + 1):
         if not left:
             break
+        job.options.tell("codes", number, _ROUNDS + 1, f"{len(left)} gradients read some")
         candidate = encoded(step, left)
         program, graph = build(candidate.step)
-        choice = Choice(replace(job, program=program, graph=graph), left)
+        choice = Choice(replace(job, program=program, graph=graph, codes=len(left)), left)
         found, schedule = _first(choice.job, target)
         if found < rank:
             best, rank = choice, found
@@ -83,6 +85,7 @@ def choose_encodings(job: Job, build: Callable[[TracedStep], tuple[Program, Grap
         if len(kept) == len(left):
             break
         left = kept
+    job.options.tell("codes", 1, 1, f"{best.job.codes} gradients read some")
     return best
 
 
@@ -90,7 +93,9 @@ def _first(job: Job, target: int) -> tuple[tuple[int, float], Schedule | None]:
     """How good the first schedule is, less is better: (0, cost) if it fits, else (bytes that are needed, 0)."""
     options = job.options
     with timed(job.seconds, "solve"):
-        limits = SolveOptions(time_limit=_SHARE * options.time_limit / _ROUNDS, gap=options.gap, seed=options.seed)
+        limits = SolveOptions(
+            time_limit=_SHARE * options.time_limit / (_ROUNDS + 1), gap=options.gap, seed=options.seed
+        )
         try:
             schedule = solve(job.graph, target, options.strategy, limits)
         except InfeasibleBudgetError as error:

@@ -4,7 +4,7 @@ Each computation of a node emits its operations anew, reading the newest copies 
 its last reader and TensorFlow frees it: a deallocation needs no operation.
 
 TensorFlow would run every recomputation at once, and nothing would be saved, so computations wait by control edges for
-those that must have finished (see `ordering`). Four rules keep the numbers, oneDNN's fusions and the memory what they are:
+those that must have finished (see `ordering`). Four rules keep numbers, oneDNN's fusions and memory what they are:
 
 - an edge ends at a new Identity of one floating-point input, and starts at a new Identity of a result, never at the
   operations themselves: oneDNN fuses operations only if their control inputs agree (Conv2D with BiasAdd,

@@ -37,12 +37,13 @@ _NEAR = 1.1  # times the budget: other schedules with the least peak may lose le
 _STRICT_COST = 1.1  # times the cost of a step: what one strict order may cost in parallelism
 
 
-def fit(job: Job, target: int | None = None) -> tuple[Candidate, list[Attempt]]:
+def fit(job: Job, target: int | None = None) -> Candidate:
     """The cheapest schedule found whose measured peak is within the budget; without measurement, the first.
 
     Parameters
     ----------
     job : Job
+        Its `attempts` have what was measured.
     target : int, optional
         Bytes that the first schedule to be measured has to fit, constants included. By default it leaves what the
         allocator may be expected to lose.
@@ -50,8 +51,6 @@ def fit(job: Job, target: int | None = None) -> tuple[Candidate, list[Attempt]]:
     Returns
     -------
     Candidate
-    list of Attempt
-        All that was measured, in order.
 
     Raises
     ------
@@ -67,12 +66,12 @@ def fit(job: Job, target: int | None = None) -> tuple[Candidate, list[Attempt]]:
             break
         limit = 0 if search.strict else job.limit_bytes(schedule)
         if not job.measure:
-            return Candidate(schedule, limit, None), []
+            return Candidate(schedule, limit, None)
         search.learn(schedule, _attempt(job, schedule, search.target, limit, len(search.attempts)), limit)
     job.options.tell("measure", 1, 1, "")
     if search.best is None:
         raise search.unkept()
-    return search.best, search.attempts
+    return search.best
 
 
 class _Search:
@@ -211,7 +210,7 @@ def _given(saved: dict[str, Any], job: Job) -> Schedule:
     return schedule
 
 
-def fit_given(job: Job, saved: dict[str, Any]) -> tuple[Candidate | None, list[Attempt]]:
+def fit_given(job: Job, saved: dict[str, Any]) -> Candidate | None:
     """A saved schedule, loosely ordered or else in one strict order; None if it is measured over the budget in both.
 
     Raises
@@ -221,25 +220,25 @@ def fit_given(job: Job, saved: dict[str, Any]) -> tuple[Candidate | None, list[A
     """
     schedule = _given(saved, job)
     if not job.measure:
-        return Candidate(schedule, schedule.peak_bytes, None), []
-    attempts: list[Attempt] = []
+        return Candidate(schedule, schedule.peak_bytes, None)
     for strict in (False,) if job.options.jit_compile else (False, True):
         limit = 0 if strict else job.limit_bytes(schedule)
-        attempts.append(_attempt(job, schedule, schedule.budget_bytes or schedule.peak_bytes, limit, int(strict)))
-        measured = attempts[-1].measured_bytes
+        attempt = _attempt(job, schedule, schedule.budget_bytes or schedule.peak_bytes, limit, int(strict))
+        measured = attempt.measured_bytes
         if measured is not None and measured <= job.most_bytes(strict):
-            return Candidate(schedule, limit, measured), attempts
+            return Candidate(schedule, limit, measured)
     log.warning("the schedule in %s is over the budget as it is measured here: planning anew", schedule.origin)
-    return None, attempts
+    return None
 
 
-def _attempt(job: Job, schedule: Schedule, target: int, limit: int, attempt: int) -> Attempt:
+def _attempt(job: Job, schedule: Schedule, target: int, limit: int, number: int) -> Attempt:
     """Run a schedule on the device. `limit` is that of `emit`; 0 for one strict order."""
     with timed(job.seconds, "emit and measure"):
         text = f"predicted {format_bytes(schedule.peak_bytes)}"
-        job.options.tell("measure", min(attempt, job.options.tries), job.options.tries, text)
+        job.options.tell("measure", min(number, job.options.tries), job.options.tries, text)
         measured = _measure(job, schedule.plan, limit)
-    return Attempt(target, schedule.peak_bytes, measured, schedule.overhead, not limit)
+    job.attempts.append(Attempt(target, schedule.peak_bytes, measured, schedule.overhead, not limit, job.codes))
+    return job.attempts[-1]
 
 
 def _measure(job: Job, plan: Plan, limit_bytes: int) -> int | None:

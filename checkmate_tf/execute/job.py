@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from ..costs import CostSpec
 from ..graph import Graph
+from ..report import Attempt
 from ..schedule import Schedule
 from ..trace.program import Program
 from ..units import Budget, parse_budget
@@ -102,6 +103,10 @@ class Job:
         By stage; added to.
     places : tuple of str
         The devices of all replicas, each with its part of the inputs; none if all is on `device`.
+    codes : int
+        How many gradients of the program read codes; see `trace.encodings`.
+    attempts : list of Attempt
+        What was measured for it, in order; added to.
     """
 
     program: Program
@@ -111,6 +116,8 @@ class Job:
     options: PlanOptions
     seconds: dict[str, float]
     places: tuple[str, ...] = ()
+    codes: int = 0
+    attempts: list[Attempt] = field(default_factory=list)
 
     @property
     def measure(self) -> bool:

@@ -15,7 +15,7 @@ from ..costs import CostSpec, cost_unit, op_costs
 from ..costs.workspace import op_workspaces
 from ..errors import InfeasibleBudgetError
 from ..graph import Graph
-from ..report import Attempt, Report
+from ..report import Report
 from ..schedule import Schedule, keep_all
 from ..schedule_file import read_schedule
 from ..trace.program import Program, build_program
@@ -102,25 +102,23 @@ def plan_step(
             return replace(other, program=program, batch_size=batch_size)
     job = Job(program, graph, budget_bytes, device, options, seconds, _places(distribution))
     best: Candidate | None = None
-    attempts: list[Attempt] = []
     chosen = Choice(job, ())
     if saved is not None:
-        best, attempts = fit_given(job, saved)
+        best = fit_given(job, saved)
     elif options.operators == "choose":
         chosen = choose_encodings(job, tracing.program)
     if best is None:
         try:
-            best, more = fit(chosen.job)
+            best = fit(chosen.job)
         except InfeasibleBudgetError as error:
             if not chosen.encodings:
                 raise
             log.warning("%s: planning without codes, since with them: %s", name, error)
             chosen = Choice(job, ())
-            best, more = fit(job)
-        attempts += more
+            best = fit(job)
     program, schedule = chosen.job.program, best.schedule
     reason = HOW_TO_MEASURE if distribution is None else NOT_MEASURED
-    why = "" if attempts else reason if options.verify else "verify=False"
+    why = "" if job.attempts else reason if options.verify else "verify=False"
     report = Report(
         model=name,
         device=device.name,
@@ -136,7 +134,7 @@ def plan_step(
         variable_bytes=program.variable_bytes,
         input_bytes=program.input_bytes,
         costs=options.costs if isinstance(options.costs, str) else "given",
-        attempts=tuple(attempts),
+        attempts=tuple(job.attempts),
         seconds=seconds,
         schedule=schedule,
         encodings=chosen.counts,
@@ -191,13 +189,13 @@ def plan_again(
     resident = max(0, _foreign_bytes(program, device) - report.foreign_bytes)  # part of every measurement from now on
     reserve = max(0, peak_bytes - (report.measured_peak_bytes or 0) - resident)
     job = Job(program, graph, report.budget_bytes - reserve, device, options, seconds, _places(distribution))
-    best, attempts = fit(job, planned.schedule.peak_bytes - (peak_bytes - int(SURE * report.budget_bytes)))
+    best = fit(job, planned.schedule.peak_bytes - (peak_bytes - int(SURE * report.budget_bytes)))
     again = replace(
         report,
         predicted_peak_bytes=best.schedule.peak_bytes,
         measured_peak_bytes=best.measured_bytes,
         foreign_bytes=_foreign_bytes(program, device),
-        attempts=(*report.attempts, *attempts),
+        attempts=(*report.attempts, *job.attempts),
         seconds=seconds,
         schedule=best.schedule,
         training_peak_bytes=None,

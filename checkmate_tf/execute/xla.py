@@ -127,7 +127,7 @@ class XlaEmission(Emission):
             token = token if bits is None else tf.bitwise.bitwise_and(token, bits)
         self.token, self.finished = token, {}
 
-    def _emit(self, op: tf.Operation, gate: bool = False) -> None:
+    def _emit(self, op: tf.Operation, gate: bool = False, late: Sequence[tf.Operation] = ()) -> None:
         if not self.again or op not in self.program.node_of:
             return super()._emit(op)
         restored = {} if self.token is None or self._tied(op) else self._tie_inputs(op)

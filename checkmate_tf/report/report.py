@@ -31,6 +31,8 @@ class Attempt:
         Predicted.
     strict : bool
         Whether all computations were put in one order.
+    codes : int
+        How many gradients read codes.
     """
 
     target_bytes: int
@@ -38,6 +40,7 @@ class Attempt:
     measured_bytes: int | None
     overhead: float
     strict: bool = False
+    codes: int = 0
 
 
 @dataclass(frozen=True)
@@ -213,7 +216,7 @@ class Report:
             rows.insert(6, ("operators", f"{sum(self.encodings.values())} gradients read codes ({kinds}), exactly"))
         if len(self.attempts) > 1:
             tries = "; ".join(
-                f"{format_bytes(a.predicted_bytes)} predicted, "
+                f"{format_bytes(a.predicted_bytes)} predicted{' with codes' * (a.codes > 0)}, "
                 + (f"{format_bytes(a.measured_bytes)} measured" if a.measured_bytes is not None else "out of memory")
                 for a in self.attempts
             )

@@ -23,6 +23,7 @@ from checkmate_tf.errors import InfeasibleBudgetError, PlanError
 from checkmate_tf.execute import fit, planner, solving
 from checkmate_tf.execute.job import PlanOptions
 from checkmate_tf.plan import evaluate
+from checkmate_tf.report import Peak
 from checkmate_tf.units import parse_budget
 
 
@@ -48,7 +49,8 @@ def measured(monkeypatch, *extra):
     left = list(extra)
 
     def measure(job, plan, limit_bytes):
-        return evaluate(job.graph, plan).peak_bytes + (left.pop(0) if len(left) > 1 else left[0])
+        peak = evaluate(job.graph, plan).peak_bytes + (left.pop(0) if len(left) > 1 else left[0])
+        return Peak(peak, peak)
 
     monkeypatch.setattr(fit, "_measure", measure)
 

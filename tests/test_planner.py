@@ -21,6 +21,7 @@ from checkmate_tf.execute.measure import (
     measure_peak,
 )
 from checkmate_tf.plan import evaluate
+from checkmate_tf.report import Peak
 from checkmate_tf.units import parse_budget
 
 pytestmark = [
@@ -69,6 +70,11 @@ def test_unasked_the_report_says_so():
     assert report.measured_peak_bytes is None and "verify=False" in str(report)
 
 
+def steady(peak_bytes):
+    """The peak of steps that do not differ."""
+    return Peak(peak_bytes, peak_bytes)
+
+
 def _measures(monkeypatch, *extra):
     """Let the device measure what is predicted and so many bytes more (None: out of memory); the last goes on."""
     calls = []
@@ -76,7 +82,7 @@ def _measures(monkeypatch, *extra):
     def measure(job, plan, limit_bytes):
         more = extra[min(len(calls), len(extra) - 1)]
         calls.append(limit_bytes)
-        return None if more is None else evaluate(job.graph, plan).peak_bytes + more
+        return None if more is None else steady(evaluate(job.graph, plan).peak_bytes + more)
 
     monkeypatch.setattr(fit, "_measure", measure)
     return calls
@@ -99,7 +105,7 @@ def test_computations_out_of_order_leave_room_in_the_budget(monkeypatch):
     assert limits == [int(1.15 * far.predicted_peak_bytes)]
     limits.clear()
     near = compile_quickly(make(DENSE), DENSE, verify=True, budget=0.8).checkmate
-    most = 0.95 * near.budget_bytes - 0.1 * (near.budget_bytes - near.variable_bytes - near.input_bytes)
+    most = 0.97 * near.budget_bytes - 0.1 * (near.budget_bytes - near.variable_bytes - near.input_bytes)
     for attempt, limit in zip(near.attempts, limits, strict=True):
         loose = int(1.15 * attempt.predicted_bytes)
         assert limit == pytest.approx(max(attempt.predicted_bytes, min(loose, most)), rel=0.01)
@@ -111,14 +117,14 @@ def test_a_dear_plan_gives_way_to_a_cheaper_one_in_strict_order(monkeypatch):
 
     def measure(job, plan, limit_bytes):
         peak = evaluate(job.graph, plan).peak_bytes
-        return peak + (peak - job.graph.constant_bytes) // 2 if limit_bytes else peak
+        return steady(peak + (peak - job.graph.constant_bytes) // 2 if limit_bytes else peak)
 
     monkeypatch.setattr(fit, "_measure", measure)
     monkeypatch.setattr(fit, "_STRICT_COST", 1.0)
     report = compile_quickly(make(DENSE), DENSE, verify=True, budget="1.3MB").checkmate
     loose = [a for a in report.attempts if not a.strict]
     strict = [a for a in report.attempts if a.strict]
-    kept = [a.overhead for a in loose if a.measured_bytes <= 0.95 * report.budget_bytes]
+    kept = [a.overhead for a in loose if a.measured_bytes <= 0.97 * report.budget_bytes]
     assert kept and strict and report.overhead == min(a.overhead for a in strict) < min(kept)
 
 
@@ -216,7 +222,8 @@ def test_room_is_made_for_data_before_training(monkeypatch, no_grappler):
     model, first = _crowded_after_planning(monkeypatch, 0.95, 1.05)
     assert train(model, DENSE) == train(plain, DENSE)
     assert_same_state(plain, model)
-    assert model.checkmate.exceeded_bytes == (int(1.05 * first.budget_bytes),)
+    assert model.checkmate.expected_bytes == (int(1.05 * first.budget_bytes),)
+    assert not model.checkmate.exceeded_bytes and "room for data" in str(model.checkmate)
     assert model.checkmate.predicted_peak_bytes < first.predicted_peak_bytes
 
 
@@ -313,7 +320,7 @@ def test_a_measured_peak_sees_the_step():
 
     graph = step.get_concrete_function().graph
     peak, reason = measure_peak(find_device(), step, captured_variables(graph.captures))
-    assert peak >= 4 << 20 and not reason
+    assert peak.sure_bytes >= peak.bytes >= 4 << 20 and not reason
     assert not v.numpy().any()
 
 

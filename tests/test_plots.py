@@ -9,7 +9,7 @@ from graphs import chain, unet
 
 from checkmate_tf.graph import BACKWARD, Graph
 from checkmate_tf.plan import COMPUTE
-from checkmate_tf.report import Attempt, Report
+from checkmate_tf.report import Attempt, Peak, Report
 from checkmate_tf.report.canvas import short
 from checkmate_tf.report.cost_plot import layers, plot_costs
 from checkmate_tf.report.graph_plot import places, plot_graph
@@ -188,7 +188,7 @@ def report(**fields):
         "variable_bytes": 1_000_000,
         "input_bytes": 500_000,
         "costs": "flops",
-        "attempts": (Attempt(6_000_000, 5_500_000, 5_800_000, 0.1),),
+        "attempts": (Attempt(6_000_000, 5_500_000, Peak(5_800_000, 5_800_000), 0.1),),
         "seconds": {"trace": 1.25},
         "schedule": schedule,
     }

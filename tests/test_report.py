@@ -8,7 +8,7 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 from graphs import chain
 
-from checkmate_tf.report import Attempt, Report
+from checkmate_tf.report import Attempt, Peak, Report
 from checkmate_tf.schedule import Schedule, keep_all
 
 
@@ -28,7 +28,7 @@ def _report(schedule=None, **fields):
         "variable_bytes": 1_000_000,
         "input_bytes": 500_000,
         "costs": "flops",
-        "attempts": (Attempt(6_000_000, 5_500_000, 5_800_000, 0.1),),
+        "attempts": (Attempt(6_000_000, 5_500_000, Peak(5_800_000, 5_800_000), 0.1),),
         "seconds": {"trace": 1.25, "solve": 0.5},
         "schedule": schedule,
     }
@@ -66,9 +66,9 @@ def test_other_tenants():
 
 def test_plans_tried():
     attempts = (
-        Attempt(6_000_000, 5_900_000, 6_400_000, 0.1),
+        Attempt(6_000_000, 5_900_000, Peak(6_400_000, 6_400_000), 0.1),
         Attempt(5_500_000, 5_450_000, None, 0.2),
-        Attempt(5_000_000, 4_900_000, 5_800_000, 0.3),
+        Attempt(5_000_000, 4_900_000, Peak(5_800_000, 5_800_000), 0.3),
     )
     text = str(_report(attempts=attempts))
     assert "5.90 MB predicted, 6.40 MB measured; 5.45 MB predicted, out of memory; 4.90 MB predicted" in text

@@ -161,14 +161,14 @@ class Controller:
             return
         key, planned = list(self.plans.items())[-1]
         report = planned.report
-        if len(report.exceeded_bytes) >= _PLANS_AGAIN:  # no reason to refuse what may train as it did
+        if _plans_again(report) >= _PLANS_AGAIN:  # no reason to refuse what may train as it did
             return
         peak = expected_peak_bytes(planned, device)
         if report.measured_peak_bytes is None or not report.budget_bytes < peak < (self.unfit or peak + 1):
             return
         log.info("%s: %s are expected while training", self.model.name, format_bytes(peak))
         try:
-            self._plan_again(key, peak)
+            self._plan_again(key, peak, expected=True)
         except InfeasibleBudgetError as error:
             if near_limit(device, peak):
                 raise InfeasibleBudgetError(
@@ -215,7 +215,7 @@ class Controller:
     def _device(self) -> Device:
         return find_device() if self.distribution is None else self.distribution.device
 
-    def _plan_again(self, key: Any, peak: int) -> None:
+    def _plan_again(self, key: Any, peak: int, expected: bool = False) -> None:
         """Put a plan with room for the rest of training in the place of the one at `key`.
 
         Raises
@@ -224,7 +224,7 @@ class Controller:
             If there is none, or enough were tried.
         """
         planned = self.plans[key]
-        tried, budget = len(planned.report.exceeded_bytes), planned.report.budget_bytes
+        tried, budget = _plans_again(planned.report), planned.report.budget_bytes
         if tried >= _PLANS_AGAIN:
             raise InfeasibleBudgetError(
                 f"{tried} plans were made anew for what else is on the device, and each was over the budget of "
@@ -233,7 +233,7 @@ class Controller:
                 peak,
                 proven=False,
             )
-        again = self.plans[key] = plan_again(planned, peak, self.options, self.distribution)
+        again = self.plans[key] = plan_again(planned, peak, self.options, self.distribution, expected)
         _put(self.model, "checkmate", self.report)
         log.warning(
             "%s: planned again: %s predicted, %s measured",
@@ -252,6 +252,11 @@ class Controller:
         model = self.model
         compiled = (id(getattr(model, "optimizer", None)), id(loss_of(model)))
         return (*compiled, *(id(v) for v in model.trainable_variables))
+
+
+def _plans_again(report: Report) -> int:
+    """How many plans were made anew for what else is on the device."""
+    return len(report.expected_bytes) + len(report.exceeded_bytes)
 
 
 def _put(model: keras.Model, name: str, value: Any) -> None:

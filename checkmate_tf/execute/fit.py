@@ -15,12 +15,12 @@ import tensorflow as tf
 
 from ..errors import InfeasibleBudgetError, JitCompileError, PlanError
 from ..plan import Plan
-from ..report import Attempt
+from ..report import Attempt, Peak
 from ..schedule import Schedule
 from ..schedule_file import schedule_from_dict
 from ..units import format_bytes
 from .emit import emit
-from .job import Candidate, Job, timed
+from .job import SURE, Candidate, Job, timed
 from .measure import captured_variables, fed_as_by_fit, measure_peak
 from .solving import solve_least, solve_once
 from .spec import example
@@ -38,7 +38,7 @@ _STRICT_COST = 1.1  # times the cost of a step: what one strict order may cost i
 
 
 def fit(job: Job, target: int | None = None) -> Candidate:
-    """The cheapest schedule found whose measured peak is within the budget; without measurement, the first.
+    """The cheapest schedule found whose steps stay within the budget as measured; without measurement, the first.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class _Search:
     attempts : list of Attempt
         What was measured, in order.
     best : Candidate or None
-        The cheapest that was measured within the budget.
+        The cheapest whose steps are expected to stay within the budget.
     """
 
     def __init__(self, job: Job, target: int) -> None:
@@ -127,25 +127,25 @@ class _Search:
 
     def learn(self, schedule: Schedule, attempt: Attempt, limit: int) -> None:
         """What the device said of a schedule, emitted with that limit."""
-        job, measured = self.job, attempt.measured_bytes
+        job, peak = self.job, attempt.peak
         self._tried.add((schedule.sequence.tobytes(), self.strict))
         self.attempts.append(attempt)
-        if measured is None:
+        if peak is None:
             self.target = min(schedule.peak_bytes, self.target) - job.budget_bytes // 10
             return
-        fits = measured <= job.most_bytes(self.strict)
+        fits = peak.sure_bytes <= job.most_bytes
         if fits and (self.best is None or schedule.cost < self.best.schedule.cost):
-            self.best = Candidate(schedule, limit, measured)
+            self.best = Candidate(schedule, limit, peak)
         if not (fits or self.strict or job.options.jit_compile):  # XLA has an order of its own
             self._over.append(schedule)
-        self.target = job.goal_bytes - (measured - schedule.peak_bytes)
-        enough = measured >= _USED * job.goal_bytes or schedule.overhead < _FREE
+        self.target = job.goal_bytes - (peak.sure_bytes - schedule.peak_bytes)
+        enough = peak.sure_bytes >= _USED * job.goal_bytes or schedule.overhead < _FREE
         self._settled = fits and self.best is not None and (enough or self.target <= self.best.schedule.peak_bytes)
 
     def unkept(self) -> InfeasibleBudgetError:
         """What to say when no plan was measured within the budget."""
-        job, known = self.job, [(a.measured_bytes, a.strict) for a in self.attempts if a.measured_bytes is not None]
-        least = min((job.needed_bytes(*one) for one in known), default=job.needed_bytes(job.budget_bytes, True))
+        job = self.job
+        least = int((self._least_sure() or job.budget_bytes) / SURE) + 1
         hard, what = "", "the budget to that"
         if job.limited:
             hard = f", too near its limit of {format_bytes(job.device.limit_bytes)}, of which pieces are lost"
@@ -186,10 +186,13 @@ class _Search:
         if not self.strict:
             self.strict, self.target = True, max(job.goal_bytes, known)
             return self._solved()
-        measured = [a.measured_bytes for a in self.attempts if a.measured_bytes is not None]
-        if min(measured, default=0) > _NEAR * job.budget_bytes:
+        if self._least_sure() > _NEAR * job.budget_bytes:
             return None
         return self._least(error, seed=len(self.attempts))
+
+    def _least_sure(self) -> int:
+        """The least that steps of a plan are expected to take, 0 if all ran out of memory."""
+        return min((a.peak.sure_bytes for a in self.attempts if a.peak is not None), default=0)
 
     def _least(self, error: InfeasibleBudgetError, seed: int = 0) -> Schedule:
         """The schedule of least peak, and that peak as the target."""
@@ -224,9 +227,8 @@ def fit_given(job: Job, saved: dict[str, Any]) -> Candidate | None:
     for strict in (False,) if job.options.jit_compile else (False, True):
         limit = 0 if strict else job.limit_bytes(schedule)
         attempt = _attempt(job, schedule, schedule.budget_bytes or schedule.peak_bytes, limit, int(strict))
-        measured = attempt.measured_bytes
-        if measured is not None and measured <= job.most_bytes(strict):
-            return Candidate(schedule, limit, measured)
+        if attempt.peak is not None and attempt.peak.sure_bytes <= job.most_bytes:
+            return Candidate(schedule, limit, attempt.peak)
     log.warning("the schedule in %s is over the budget as it is measured here: planning anew", schedule.origin)
     return None
 
@@ -236,12 +238,12 @@ def _attempt(job: Job, schedule: Schedule, target: int, limit: int, number: int)
     with timed(job.seconds, "emit and measure"):
         text = f"predicted {format_bytes(schedule.peak_bytes)}"
         job.options.tell("measure", min(number, job.options.tries), job.options.tries, text)
-        measured = _measure(job, schedule.plan, limit)
-    job.attempts.append(Attempt(target, schedule.peak_bytes, measured, schedule.overhead, not limit, job.codes))
+        peak = _measure(job, schedule.plan, limit)
+    job.attempts.append(Attempt(target, schedule.peak_bytes, peak, schedule.overhead, not limit, job.codes))
     return job.attempts[-1]
 
 
-def _measure(job: Job, plan: Plan, limit_bytes: int) -> int | None:
+def _measure(job: Job, plan: Plan, limit_bytes: int) -> Peak | None:
     program, device = job.program, job.device
 
     def planned(*inputs: tf.Tensor) -> Any:

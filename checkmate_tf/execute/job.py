@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from ..costs import CostSpec
 from ..graph import Graph
-from ..report import Attempt
+from ..report import Attempt, Peak
 from ..schedule import Schedule
 from ..trace.program import Program
 from ..units import Budget, parse_budget
@@ -18,9 +18,7 @@ from .measure import Device
 
 __all__ = ["SURE", "Candidate", "Job", "PlanOptions", "near_limit", "timed"]
 
-# Shares of the budget: to aim for, since peaks differ from step to step; and that a measured peak may take, where a
-# strict order varies less.
-_GOAL, SURE, _SURE_STRICT = 0.92, 0.95, 0.96
+_GOAL, SURE = 0.94, 0.97  # shares of the budget: to aim for; and that steps may be expected to take
 _WASTE = 0.25  # of the memory for activations, what the allocator's pieces are expected to lose, until it is measured
 _TIGHT = 1.25  # a hard limit of the allocator is near when it is below this many times the budget
 _CLEAR = 0.72  # share of such a limit that a plan may be measured at: a quarter is lost to pieces too small to use
@@ -124,15 +122,11 @@ class Job:
         """Whether plans are run on the device."""
         return self.options.verify and self.device.measurable
 
-    def most_bytes(self, strict: bool) -> int:
-        """The most that a plan may be measured at: the budget, less what peaks differ by from step to step."""
-        most = int((_SURE_STRICT if strict else SURE) * self.budget_bytes)
+    @property
+    def most_bytes(self) -> int:
+        """The most that steps of a plan may be expected to take (`Peak.sure_bytes`)."""
+        most = int(SURE * self.budget_bytes)
         return min(most, int(_MOST * self.device.limit_bytes)) if self.near_limit else most
-
-    @staticmethod
-    def needed_bytes(measured: int, strict: bool) -> int:
-        """The least budget that allows such a peak, as `most_bytes` has it."""
-        return int(measured / (_SURE_STRICT if strict else SURE)) + 1
 
     @property
     def limited(self) -> bool:
@@ -146,7 +140,7 @@ class Job:
 
     @property
     def goal_bytes(self) -> int:
-        """What a plan's measured peak should come near.
+        """What steps of a plan should be expected to come near.
 
         Where the CPU's allocator has a hard limit near the budget, to run out of memory while measuring can be a crash:
         oneDNN does not check all allocations. So stay away from the limit.
@@ -188,13 +182,13 @@ class Candidate:
     schedule : Schedule
     limit_bytes : int
         As `emit` takes it; 0 for one strict order.
-    measured_bytes : int or None
-        Peak of the device; None if it was not measured.
+    measured : Peak or None
+        Of the device; None if it was not measured.
     """
 
     schedule: Schedule
     limit_bytes: int
-    measured_bytes: int | None
+    measured: Peak | None
 
 
 @contextmanager

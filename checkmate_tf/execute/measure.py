@@ -15,6 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from ..report import Peak
+
 __all__ = ["HOW_TO_MEASURE", "Device", "captured_variables", "fed_as_by_fit", "find_device", "measure_peak"]
 
 HOW_TO_MEASURE = (
@@ -166,11 +168,11 @@ def _copied(t: tf.Tensor) -> tf.Tensor:
         return tf.raw_ops.DeepCopy(x=t)
 
 
-def measure_peak(device: Device, step: Callable[[], Any], variables: Sequence[tf.Variable]) -> tuple[int | None, str]:
+def measure_peak(device: Device, step: Callable[[], Any], variables: Sequence[tf.Variable]) -> tuple[Peak | None, str]:
     """Most bytes allocated on the device while `step` runs, everything else that lives there included.
 
     TensorFlow runs what is ready on whatever thread is free, so chunks are cut differently in each step and peaks
-    differ by a few percent: the most of several steps counts.
+    differ, by a few percent in most networks and by a third in some: the most of several steps counts, and the spread.
 
     Parameters
     ----------
@@ -181,19 +183,21 @@ def measure_peak(device: Device, step: Callable[[], Any], variables: Sequence[tf
 
     Returns
     -------
-    (int or None, str)
+    (Peak or None, str)
         The peak, or None and the reason: the allocator ran out of memory.
     """
     before = [v.numpy() for v in variables]
     try:
         step()
-        tf.config.experimental.reset_memory_stats(device.name)
+        peaks: list[int] = []
         begun = time.perf_counter()
-        for done in range(1, _STEPS + 1):
+        while len(peaks) < _STEPS:
+            tf.config.experimental.reset_memory_stats(device.name)
             step()
-            if done >= _LEAST_STEPS and time.perf_counter() - begun > _SECONDS:
+            peaks.append(device.peak_bytes())
+            if len(peaks) >= _LEAST_STEPS and time.perf_counter() - begun > _SECONDS:
                 break
-        return device.peak_bytes(), ""
+        return Peak.of(peaks), ""
     except tf.errors.ResourceExhaustedError as error:
         return None, str(error.message).splitlines()[0]
     finally:

@@ -128,7 +128,7 @@ def plan_step(
         budget_bytes=budget_bytes,
         plain_peak_bytes=plain.peak_bytes,
         predicted_peak_bytes=schedule.peak_bytes,
-        measured_peak_bytes=best.measured_bytes,
+        **_measured(best),
         not_measured=why,
         foreign_bytes=_foreign_bytes(program, device),
         variable_bytes=program.variable_bytes,
@@ -166,8 +166,18 @@ def _places(distribution: Distribution | None) -> tuple[str, ...]:
     return () if distribution is None else distribution.devices
 
 
+def _measured(best: Candidate) -> dict[str, Any]:
+    """What a report says of the measurement."""
+    peak = best.measured
+    return {"measured_peak_bytes": peak and peak.bytes, "sure_bytes": peak and peak.sure_bytes}
+
+
 def plan_again(
-    planned: PlannedStep, peak_bytes: int, options: PlanOptions, distribution: Distribution | None = None
+    planned: PlannedStep,
+    peak_bytes: int,
+    options: PlanOptions,
+    distribution: Distribution | None = None,
+    expected: bool = False,
 ) -> PlannedStep:
     """A plan that leaves room for what shares the device while training: input pipeline, callbacks, evaluation.
 
@@ -176,7 +186,9 @@ def plan_again(
     planned : PlannedStep
         Measured within the budget, but
     peak_bytes : int
-        was allocated while it trained.
+        was allocated while it trained, or is
+    expected : bool
+        to be allocated once it trains.
 
     Raises
     ------
@@ -187,32 +199,33 @@ def plan_again(
     seconds = dict(report.seconds)
     options = replace(options, time_limit=solving_seconds(seconds) + options.time_limit)
     resident = max(0, _foreign_bytes(program, device) - report.foreign_bytes)  # part of every measurement from now on
-    reserve = max(0, peak_bytes - (report.measured_peak_bytes or 0) - resident)
+    reserve = max(0, peak_bytes - (report.sure_bytes or 0) - resident)
     job = Job(program, graph, report.budget_bytes - reserve, device, options, seconds, _places(distribution))
     best = fit(job, planned.schedule.peak_bytes - (peak_bytes - int(SURE * report.budget_bytes)))
     again = replace(
         report,
         predicted_peak_bytes=best.schedule.peak_bytes,
-        measured_peak_bytes=best.measured_bytes,
+        **_measured(best),
         foreign_bytes=_foreign_bytes(program, device),
         attempts=(*report.attempts, *job.attempts),
         seconds=seconds,
         schedule=best.schedule,
         training_peak_bytes=None,
-        exceeded_bytes=(*report.exceeded_bytes, peak_bytes),
+        expected_bytes=(*report.expected_bytes, *[peak_bytes] * expected),
+        exceeded_bytes=(*report.exceeded_bytes, *[peak_bytes] * (not expected)),
     )
     log.info("%s", again)
     return replace(planned, schedule=best.schedule, report=again, limit_bytes=best.limit_bytes)
 
 
 def expected_peak_bytes(planned: PlannedStep, device: Device) -> int:
-    """The peak to expect with what lives on the device now: what was measured, and all that has come since.
+    """What no step is expected to exceed with what lives on the device now: as measured, and all that has come since.
 
     One batch of data was there when it was measured.
     """
     report = planned.report
     come = _foreign_bytes(planned.program, device) - report.foreign_bytes - report.input_bytes
-    return (report.measured_peak_bytes or 0) + max(0, come)
+    return (report.sure_bytes or 0) + max(0, come)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 """What was asked, predicted, proven and measured."""
 
-from .report import Attempt, Report
+from .report import Attempt, Peak, Report
 
-__all__ = ["Attempt", "Report"]
+__all__ = ["Attempt", "Peak", "Report"]

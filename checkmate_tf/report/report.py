@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,6 +19,28 @@ __all__ = ["Attempt", "Report"]
 
 
 @dataclass(frozen=True)
+class Peak:
+    """Most bytes allocated on a device in several steps.
+
+    Attributes
+    ----------
+    bytes : int
+        The most of all steps.
+    sure_bytes : int
+        What no later step is expected to exceed: as far above the most as that is above the median.
+    """
+
+    bytes: int
+    sure_bytes: int
+
+    @classmethod
+    def of(cls, steps: Sequence[int]) -> Peak:
+        """Of the peaks of several steps."""
+        most = max(steps)
+        return cls(most, most + int(most - statistics.median(steps)))
+
+
+@dataclass(frozen=True)
 class Attempt:
     """One plan that was tried on the device.
 
@@ -25,8 +48,10 @@ class Attempt:
     ----------
     target_bytes : int
         What the schedule had to fit, by prediction.
-    predicted_bytes, measured_bytes : int, int or None
-        Its peak by the evaluator and by the allocator; None if it ran out of memory or could not be measured.
+    predicted_bytes : int
+        Its peak by the evaluator.
+    peak : Peak or None
+        By the allocator; None if it ran out of memory or could not be measured.
     overhead : float
         Predicted.
     strict : bool
@@ -37,10 +62,15 @@ class Attempt:
 
     target_bytes: int
     predicted_bytes: int
-    measured_bytes: int | None
+    peak: Peak | None
     overhead: float
     strict: bool = False
     codes: int = 0
+
+    @property
+    def measured_bytes(self) -> int | None:
+        """The most of all steps that were measured."""
+        return None if self.peak is None else self.peak.bytes
 
 
 @dataclass(frozen=True)
@@ -61,7 +91,9 @@ class Report:
     budget_bytes, plain_peak_bytes, predicted_peak_bytes : int
         The budget, the plain step's predicted peak, and the plan's predicted peak.
     measured_peak_bytes : int or None
-        By the device's allocator, other tenants of the device (`foreign_bytes`) included.
+        By the device's allocator, other tenants of the device (`foreign_bytes`) included: the most of several steps.
+    sure_bytes : int or None
+        What no later step is expected to exceed, by how much those steps differ; within the budget.
     not_measured : str
         Why not, if it was not.
     foreign_bytes : int
@@ -79,8 +111,10 @@ class Report:
     training_peak_bytes : int or None
         Most bytes on the device since this plan was made, evaluation and input pipeline included: updated while it
         trains.
+    expected_bytes : tuple of int
+        Peaks over the budget, expected with the data of `fit` before training began, that led to new plans.
     exceeded_bytes : tuple of int
-        Peaks over the budget, measured while training or expected with the data of `fit`, that led to new plans.
+        Peaks over the budget, measured while training, that led to new plans.
     encodings : mapping from kind to int
         How many gradients read codes of forward values instead of the values, with `operators="choose"`.
     plain_cost : float or None
@@ -104,6 +138,8 @@ class Report:
     seconds: Mapping[str, float]
     schedule: Schedule = field(repr=False)
     training_peak_bytes: int | None = None
+    sure_bytes: int | None = None
+    expected_bytes: tuple[int, ...] = ()
     exceeded_bytes: tuple[int, ...] = ()
     replicas: int = 1
     encodings: Mapping[str, int] = field(default_factory=dict)
@@ -143,9 +179,10 @@ class Report:
             "origin": schedule.origin,
             "nodes": len(schedule.graph),
             "recomputations": self.recomputations,
-            "attempts": [asdict(a) for a in self.attempts],
+            "attempts": [_attempt_values(a) for a in self.attempts],
             "encodings": dict(self.encodings),
             "seconds": dict(self.seconds),
+            "expected_bytes": list(self.expected_bytes),
             "exceeded_bytes": list(self.exceeded_bytes),
         }
 
@@ -179,6 +216,8 @@ class Report:
         if self.measured_peak_bytes is not None:
             verdict = "within" if self.measured_peak_bytes <= self.budget_bytes else "OVER"
             measured = f"{format_bytes(self.measured_peak_bytes)}, {verdict} the budget"
+            if (self.sure_bytes or 0) > self.measured_peak_bytes:
+                measured += f", at most {format_bytes(self.sure_bytes or 0)} expected"
             if self.foreign_bytes > 1e6:
                 measured += f" ({format_bytes(self.foreign_bytes)} of it other tenants of the device)"
         else:
@@ -228,5 +267,14 @@ class Report:
         if self.exceeded_bytes:
             peaks = ", ".join(format_bytes(b) for b in self.exceeded_bytes)
             rows.insert(5, ("planned again", f"for {peaks} while training, over the budget"))
+        if self.expected_bytes:
+            peaks = ", ".join(format_bytes(b) for b in self.expected_bytes)
+            rows.insert(5, ("room for data", f"made before training, which would have taken {peaks}"))
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+
+
+def _attempt_values(attempt: Attempt) -> dict[str, Any]:
+    values = {k: v for k, v in asdict(attempt).items() if k != "peak"}
+    sure = None if attempt.peak is None else attempt.peak.sure_bytes
+    return {**values, "measured_bytes": attempt.measured_bytes, "sure_bytes": sure}

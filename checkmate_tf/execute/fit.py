@@ -37,7 +37,7 @@ _NEAR = 1.1  # times the budget: other schedules with the least peak may lose le
 _STRICT_COST = 1.1  # times the cost of a step: what one strict order may cost in parallelism
 
 
-def fit(job: Job, target: int | None = None) -> Candidate:
+def fit(job: Job, target: int | None = None, strict: bool = False) -> Candidate:
     """The cheapest schedule found whose steps stay within the budget as measured; without measurement, the first.
 
     Parameters
@@ -47,6 +47,8 @@ def fit(job: Job, target: int | None = None) -> Candidate:
     target : int, optional
         Bytes that the first schedule to be measured has to fit, constants included. By default it leaves what the
         allocator may be expected to lose.
+    strict : bool
+        Begin with computations in one strict order: they were before.
 
     Returns
     -------
@@ -59,7 +61,8 @@ def fit(job: Job, target: int | None = None) -> Candidate:
     JitCompileError
         If XLA is to compile the step and cannot.
     """
-    search = _Search(job, job.first_target_bytes if target is None or not job.measure else job.with_room(target))
+    target = job.first_target_bytes if target is None or not job.measure else job.with_room(target)
+    search = _Search(job, target, strict)
     for _ in range(job.options.tries if job.measure else 1):
         schedule = search.next()
         if schedule is None:
@@ -95,8 +98,8 @@ class _Search:
         The cheapest whose steps are expected to stay within the budget.
     """
 
-    def __init__(self, job: Job, target: int) -> None:
-        self.job, self.target, self.strict = job, target, False
+    def __init__(self, job: Job, target: int, strict: bool) -> None:
+        self.job, self.target, self.strict = job, target, strict
         self.attempts: list[Attempt] = []
         self.best: Candidate | None = None
         self._settled = False  # no other target is worth a plan

@@ -18,7 +18,7 @@ from .measure import Device
 
 __all__ = ["SURE", "Candidate", "Job", "PlanOptions", "near_limit", "timed"]
 
-_GOAL, SURE = 0.94, 0.97  # shares of the budget: to aim for; and that steps may be expected to take
+_GOAL, SURE = 0.95, 0.98  # shares of the budget: to aim for; and that steps may be expected to take
 _WASTE = 0.25  # of the memory for activations, what the allocator's pieces are expected to lose, until it is measured
 _TIGHT = 1.25  # a hard limit of the allocator is near when it is below this many times the budget
 _CLEAR = 0.72  # share of such a limit that a plan may be measured at: a quarter is lost to pieces too small to use

@@ -25,7 +25,7 @@ HOW_TO_MEASURE = (
 )
 
 
-_STEPS, _LEAST_STEPS, _SECONDS = 12, 2, 6.0
+_STEPS, _LEAST_STEPS, _SECONDS = 16, 2, 6.0
 
 
 @dataclass(frozen=True)

@@ -201,7 +201,8 @@ def plan_again(
     resident = max(0, _foreign_bytes(program, device) - report.foreign_bytes)  # part of every measurement from now on
     reserve = max(0, peak_bytes - (report.sure_bytes or 0) - resident)
     job = Job(program, graph, report.budget_bytes - reserve, device, options, seconds, _places(distribution))
-    best = fit(job, planned.schedule.peak_bytes - (peak_bytes - int(SURE * report.budget_bytes)))
+    target = planned.schedule.peak_bytes - (peak_bytes - int(SURE * report.budget_bytes))
+    best = fit(job, target, strict=not (planned.limit_bytes or options.jit_compile))
     again = replace(
         report,
         predicted_peak_bytes=best.schedule.peak_bytes,

@@ -113,11 +113,11 @@ def test_computations_out_of_order_leave_room_in_the_budget(monkeypatch):
 
 
 def test_a_dear_plan_gives_way_to_a_cheaper_one_in_strict_order(monkeypatch):
-    """Out of order pieces take half of it again, in strict order nothing."""
+    """Out of order pieces take as much again, in strict order nothing."""
 
     def measure(job, plan, limit_bytes):
         peak = evaluate(job.graph, plan).peak_bytes
-        return steady(peak + (peak - job.graph.constant_bytes) // 2 if limit_bytes else peak)
+        return steady(2 * peak - job.graph.constant_bytes if limit_bytes else peak)
 
     monkeypatch.setattr(fit, "_measure", measure)
     monkeypatch.setattr(fit, "_STRICT_COST", 1.0)

@@ -98,6 +98,22 @@ def test_a_peak_over_the_budget_plans_again(monkeypatch):
     assert "plans tried" in str(report)
 
 
+def test_steps_that_differ_leave_room(monkeypatch):
+    """A peak within the budget is not enough where the next step may take more."""
+
+    def measure(job, plan, limit_bytes):
+        peak = evaluate(job.graph, plan).peak_bytes
+        return Peak(peak, peak + 500_000)
+
+    monkeypatch.setattr(fit, "_measure", measure)
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget="1.3MB").checkmate
+    first, last = report.attempts[0], report.attempts[-1]
+    assert first.measured_bytes <= 0.98 * report.budget_bytes < first.peak.sure_bytes
+    assert report.sure_bytes == report.measured_peak_bytes + 500_000 <= 0.98 * report.budget_bytes
+    assert last.predicted_bytes < first.predicted_bytes
+    assert "at most" in str(report) and report.to_dict()["attempts"][0]["sure_bytes"] == first.peak.sure_bytes
+
+
 def test_computations_out_of_order_leave_room_in_the_budget(monkeypatch):
     """Far below the budget they may need 15% more than was predicted; near it, nothing that pieces may take."""
     limits = _measures(monkeypatch, 0)

@@ -51,6 +51,14 @@ def test_text():
     assert len({line.index("  ") for line in text.splitlines() if "  " in line}) >= 1
 
 
+def test_what_steps_are_expected_to_take():
+    assert Peak.of([100, 140, 110, 100]) == Peak(140, 175)  # as far above the most as that is above the median
+    assert Peak.of([100, 100]) == Peak(100, 100)
+    text = str(_report(sure_bytes=5_900_000, expected_bytes=(6_200_000,), exceeded_bytes=(6_300_000,)))
+    assert "5.80 MB, within the budget, at most 5.90 MB expected" in text
+    assert "6.20 MB" in text and "6.30 MB while training, over the budget" in text
+
+
 def test_over_the_budget_is_said_aloud():
     assert "6.10 MB, OVER the budget" in str(_report(measured_peak_bytes=6_100_000))
 

@@ -62,7 +62,7 @@ def fit(job: Job, target: int | None = None, strict: bool = False) -> Candidate:
         If XLA is to compile the step and cannot.
     """
     target = job.first_target_bytes if target is None or not job.measure else job.with_room(target)
-    search = _Search(job, target, strict)
+    search = _Search(job, target, strict or job.orders[0])
     for _ in range(job.options.tries if job.measure else 1):
         schedule = search.next()
         if schedule is None:
@@ -139,7 +139,7 @@ class _Search:
         fits = peak.sure_bytes <= job.most_bytes
         if fits and (self.best is None or schedule.cost < self.best.schedule.cost):
             self.best = Candidate(schedule, limit, peak)
-        if not (fits or self.strict or job.options.jit_compile):  # XLA has an order of its own
+        if not (fits or self.strict) and True in job.orders:
             self._over.append(schedule)
         self.target = job.goal_bytes - (peak.sure_bytes - schedule.peak_bytes)
         enough = peak.sure_bytes >= _USED * job.goal_bytes or schedule.overhead < _FREE
@@ -184,7 +184,7 @@ class _Search:
         predicted = [a.predicted_bytes for a in self.attempts if a.strict == self.strict]
         if not predicted or known < _LOWER * min(predicted):
             return self._least(error)
-        if job.options.jit_compile:
+        if True not in job.orders:
             return None
         if not self.strict:
             self.strict, self.target = True, max(job.goal_bytes, known)
@@ -227,7 +227,7 @@ def fit_given(job: Job, saved: dict[str, Any]) -> Candidate | None:
     schedule = _given(saved, job)
     if not job.measure:
         return Candidate(schedule, schedule.peak_bytes, None)
-    for strict in (False,) if job.options.jit_compile else (False, True):
+    for strict in job.orders:
         limit = 0 if strict else job.limit_bytes(schedule)
         attempt = _attempt(job, schedule, schedule.budget_bytes or schedule.peak_bytes, limit, int(strict))
         if attempt.peak is not None and attempt.peak.sure_bytes <= job.most_bytes:

@@ -21,9 +21,9 @@ __all__ = ["SURE", "Candidate", "Job", "PlanOptions", "near_limit", "timed"]
 _GOAL, SURE = 0.95, 0.98  # shares of the budget: to aim for; and that steps may be expected to take
 _WASTE = 0.25  # of the memory for activations, what the allocator's pieces are expected to lose, until it is measured
 _TIGHT = 1.25  # a hard limit of the allocator is near when it is below this many times the budget
-_CLEAR = 0.72  # share of such a limit that a plan may be measured at: a quarter is lost to pieces too small to use
+_CLEAR = 0.8  # share of such a limit to aim for: the rest is lost to pieces too small to use
 _ROOM = 0.6  # share of such a limit that the first plan to be measured may take, by prediction
-_MOST = 0.88  # share of such a limit above which a plan is refused: sooner or later a step would run out of memory
+_MOST = 0.92  # share of such a limit above which a plan is refused: sooner or later a step would run out of memory
 _LOOSE = 1.15  # of a predicted peak: what computations out of order may need; they seldom do, and it is measured
 _PIECES = 0.1  # of the memory for activations, what pieces take at least: left free by computations out of order too
 
@@ -139,6 +139,17 @@ class Job:
         return self.measure and near_limit(self.device, self.budget_bytes)
 
     @property
+    def orders(self) -> tuple[bool, ...]:
+        """Whether plans are measured in one strict order, or not, and which comes first.
+
+        Out of order a step can take far more than the one before, and near a hard limit that can be a crash. XLA has an
+        order of its own.
+        """
+        if self.options.jit_compile:
+            return (False,)
+        return (True,) if self.near_limit else (False, True)
+
+    @property
     def goal_bytes(self) -> int:
         """What steps of a plan should be expected to come near.
 
@@ -167,7 +178,7 @@ class Job:
         fit beside it.
         """
         peak = schedule.peak_bytes
-        if not self.measure or self.near_limit:
+        if not self.measure:
             return peak
         pieces = _PIECES * max(0, self.budget_bytes - self.graph.constant_bytes)
         return max(peak, min(int(_LOOSE * peak), int(SURE * self.budget_bytes - pieces)))

@@ -202,7 +202,7 @@ def plan_again(
     reserve = max(0, peak_bytes - (report.sure_bytes or 0) - resident)
     job = Job(program, graph, report.budget_bytes - reserve, device, options, seconds, _places(distribution))
     target = planned.schedule.peak_bytes - (peak_bytes - int(SURE * report.budget_bytes))
-    best = fit(job, target, strict=not (planned.limit_bytes or options.jit_compile))
+    best = fit(job, target, strict=not planned.limit_bytes)
     again = replace(
         report,
         predicted_peak_bytes=best.schedule.peak_bytes,

@@ -264,16 +264,16 @@ def peaks(model, network) -> tuple[int, int]:
     model.train_on_batch(*batch)
     before = [v.numpy() for v in every_variable(model)]
 
-    def steady(action) -> int:
-        while True:
-            plans = planned_again(model)
-            tf.config.experimental.reset_memory_stats("CPU:0")
-            action()
-            if planned_again(model) == plans:
-                return int(tf.config.experimental.get_memory_info("CPU:0")["peak"])
+    def peak_of(action) -> int:
+        tf.config.experimental.reset_memory_stats("CPU:0")
+        action()
+        return int(tf.config.experimental.get_memory_info("CPU:0")["peak"])
 
-    step = steady(lambda: [model.train_on_batch(*batch) for _ in range(8)])
-    fit = steady(lambda: model.fit(x, y, batch_size=network.batch_size, shuffle=False, verbose=0))
+    plans = -1
+    while plans != planned_again(model):
+        plans = planned_again(model)
+        step = peak_of(lambda: [model.train_on_batch(*batch) for _ in range(8)])
+        fit = peak_of(lambda: model.fit(x, y, batch_size=network.batch_size, shuffle=False, verbose=0))
     reset(model, before)
     return step, fit
 

@@ -12,6 +12,7 @@ from schedules import QUICK, SPEC, step
 import checkmate_tf
 from checkmate_tf.errors import InfeasibleBudgetError
 from checkmate_tf.execute import fit, planner
+from checkmate_tf.execute.job import Job, PlanOptions
 from checkmate_tf.execute.measure import (
     HOW_TO_MEASURE,
     Device,
@@ -216,6 +217,32 @@ def test_a_peak_over_the_budget_while_training_plans_again(monkeypatch, no_grapp
     report = model.checkmate
     assert report.exceeded_bytes == (over,) and report.attempts[-1].target_bytes < first.attempts[-1].target_bytes
     assert "planned again" in str(report) and report.attempts[: len(first.attempts)] == first.attempts
+
+
+def test_a_strict_plan_is_made_anew_in_strict_order(monkeypatch, no_grappler):
+    def measure(job, plan, limit_bytes):
+        return steady(evaluate(job.graph, plan).peak_bytes * (10 if limit_bytes else 1))
+
+    monkeypatch.setattr(fit, "_measure", measure)
+    model = make(DENSE)
+    first = compile_quickly(model, DENSE, verify=True, budget=0.95).checkmate
+    assert [a.strict for a in first.attempts][0] is False and first.attempts[-1].strict
+    _crowd(monkeypatch, [first.budget_bytes + first.budget_bytes // 25])
+    train(model, DENSE)
+    anew = model.checkmate.attempts[len(first.attempts) :]
+    assert anew and all(a.strict for a in anew)
+
+
+def test_plans_near_a_hard_limit_keep_one_strict_order(monkeypatch):
+    limits = _measures(monkeypatch, 0)
+    device = Device("CPU:0", 1_400_000, measurable=True)
+    monkeypatch.setattr(planner, "find_device", lambda: device)
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget="1.3MB").checkmate
+    assert all(a.strict for a in report.attempts) and set(limits) == {0}
+    job = Job(None, None, 1_300_000, device, PlanOptions(), {})
+    assert job.orders == (True,)
+    assert replace(job, options=PlanOptions(jit_compile=True)).orders == (False,)
+    assert replace(job, budget_bytes=1_000_000).orders == (False, True)
 
 
 def _crowded_after_planning(monkeypatch, budget, share, limit_bytes=None):

@@ -77,7 +77,8 @@ def choose_encodings(job: Job, build: Callable[[TracedStep], tuple[Program, Grap
         job.options.tell("codes", number, _ROUNDS + 1, f"{len(left)} gradients read some")
         candidate = encoded(step, left)
         program, graph = build(candidate.step)
-        choice = Choice(replace(job, program=program, graph=graph, codes=len(left)), left)
+        with_codes = replace(job, program=program, graph=graph, codes=len(left), plain_cost=job.graph.base_cost)
+        choice = Choice(with_codes, left)
         found, schedule = _first(choice.job, target)
         if found < rank:
             best, rank = choice, found

@@ -26,7 +26,7 @@ __all__ = ["Controller", "batch_errors", "build_training"]
 
 log = logging.getLogger("checkmate_tf")
 
-_PLANS_AGAIN = 3  # most new plans after peaks over the budget while training
+_PLANS_AGAIN = 3  # most new plans for data, or after peaks over the budget while training
 _TOO_LARGE = "[checkmate_tf: batch too large]"  # before and after the message
 
 
@@ -227,7 +227,7 @@ class Controller:
         tried, budget = _plans_again(planned.report), planned.report.budget_bytes
         if tried >= _PLANS_AGAIN:
             raise InfeasibleBudgetError(
-                f"{tried} plans were made anew for what else is on the device, and each was over the budget of "
+                f"{tried} plans were made anew for what else is on the device, and none keeps the budget of "
                 f"{format_bytes(budget)} while training; raise it to {format_bytes(peak)} or lower the batch size",
                 budget,
                 peak,

@@ -12,8 +12,9 @@ those that must have finished (see `ordering`). Four rules keep numbers, oneDNN'
 - the filter's gradient is gated on its activation, since it shares its other input with BiasAddGrad; and nothing waits
   for BiasAddGrad, which may run as late as the filter's gradient that it is fused with;
 - a loop is gated on all of its state;
-- a gradient that reads no floating-point value (a mask that is decoded) waits for what its node reads, or else the next
-  that reads any: nothing else holds it back, and what it makes would be in memory until then.
+- a gradient that reads no floating-point value but constants (a mask that is decoded) waits for what its node reads, or
+  else the next that reads any: nothing else holds it back, and what it makes would be in memory until then. The edge
+  ends at the operation itself, since nothing of that kind is fused.
 
 Sources are emitted once. A view is emitted for each copy of what it looks at. Shape operations run once, when what
 they look at is first there. Stateful operations keep their control edges; a copy of an operation that reads variables
@@ -170,22 +171,19 @@ class Emission:
     def _late(self, op: tf.Operation, node: int) -> list[tf.Operation]:
         """What a gradient has to wait for that reads no value: what its node reads, or else the next."""
         mine = self.program.nodes[node]
-        if not is_gradient(op) or any(self._kind(t) in (LARGE, SMALL) or self._owner(t) in mine for t in inputs_of(op)):
+        reads = lambda t: t.dtype.is_floating and self._owner(t).type != "Const"  # noqa: E731 - a short callback
+        if not is_gradient(op) or any(reads(t) or self._owner(t) in mine for t in inputs_of(op)):
             return []
-        values: list[tf.Tensor] = []
-        nodes = [node]
-        while nodes and not values:
-            operations = [other for k in nodes for other in self.program.nodes[k]]
-            values = self._large_inputs(operations)
-            readers = (
-                self.program.node_of.get(c) for other in operations for t in other.outputs for c in t.consumers()
-            )
-            nodes = [k for k in dict.fromkeys(readers) if k is not None and k > max(nodes)]
-        makers = [self.maker[id(self.tensor(t))] for t in values if self._owner(t) in self.current]
+        nodes, makers = [node], list[tf.Operation]()
+        while nodes and not makers:
+            read = [self.program.source_of(t) for t in self._large_inputs(nodes)]
+            makers = [self.maker[id(self.current[t.op][t.value_index])] for t in read if t.op in self.current]
+            nodes = sorted({user for k in nodes for user in self.program.graph.users[k]})
         return [self._watched(maker) for maker in dict.fromkeys(makers)]
 
-    def _large_inputs(self, operations: Sequence[tf.Operation]) -> list[tf.Tensor]:
-        """The large values that operations read of others."""
+    def _large_inputs(self, nodes: Sequence[int]) -> list[tf.Tensor]:
+        """The large values that nodes read of others."""
+        operations = [op for k in nodes if k < len(self.program.nodes) for op in self.program.nodes[k]]
         read = [t for op in operations for t in inputs_of(op) if self._kind(t) == LARGE]
         return [t for t in read if self._owner(t) not in operations]
 

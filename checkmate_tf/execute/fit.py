@@ -1,7 +1,8 @@
 """Fits a plan to the device: solve, run on its allocator, correct the target, solve again.
 
-When the device's allocator can be watched, the plan is run on it. A peak over the budget (chunks that the allocator
-cannot split, workspaces of kernels, other tenants of the device) takes the difference off the target and plans again.
+When the device's allocator can be watched, the plan is run on it. Where its steps may take more than the budget (chunks
+that the allocator cannot split, workspaces of kernels, other tenants of the device) the difference is taken off the
+target, and the plan is made again.
 """
 
 from __future__ import annotations
@@ -115,8 +116,7 @@ class _Search:
             If nothing fits the budget, even by prediction.
         """
         if not self._settled:
-            with timed(self.job.seconds, "solve"):
-                schedule = self._solved()
+            schedule = self._solved()
             if schedule is not None and (schedule.sequence.tobytes(), self.strict) not in self._tried:
                 return schedule
         if self.best is None or self.strict:
@@ -166,7 +166,8 @@ class _Search:
         """A schedule for the target, or what comes next where there is none; `raised` if the target was before."""
         job = self.job
         try:
-            return solve_once(job.graph, self.target, job.options, job.seconds)
+            with timed(job.seconds, "solve"):
+                return solve_once(job.graph, self.target, job.options, job.seconds)
         except InfeasibleBudgetError as error:
             if self.attempts:
                 return None if self.best is not None else self._instead(error)
@@ -201,7 +202,8 @@ class _Search:
         """The schedule of least peak, and that peak as the target."""
         self.target = error.minimum_bytes
         options = replace(self.job.options, seed=self.job.options.seed + seed)
-        return solve_least(self.job.graph, error, options, self.job.seconds)
+        with timed(self.job.seconds, "solve"):
+            return solve_least(self.job.graph, error, options, self.job.seconds)
 
 
 def _given(saved: dict[str, Any], job: Job) -> Schedule:
@@ -217,7 +219,7 @@ def _given(saved: dict[str, Any], job: Job) -> Schedule:
 
 
 def fit_given(job: Job, saved: dict[str, Any]) -> Candidate | None:
-    """A saved schedule, loosely ordered or else in one strict order; None if it is measured over the budget in both.
+    """A saved schedule in an order in which its steps stay within the budget; None if they may exceed it in all.
 
     Raises
     ------
@@ -232,7 +234,7 @@ def fit_given(job: Job, saved: dict[str, Any]) -> Candidate | None:
         attempt = _attempt(job, schedule, schedule.budget_bytes or schedule.peak_bytes, limit, int(strict))
         if attempt.peak is not None and attempt.peak.sure_bytes <= job.most_bytes:
             return Candidate(schedule, limit, attempt.peak)
-    log.warning("the schedule in %s is over the budget as it is measured here: planning anew", schedule.origin)
+    log.warning("steps of the schedule in %s may exceed the budget, as measured here: planning anew", schedule.origin)
     return None
 
 
@@ -242,7 +244,8 @@ def _attempt(job: Job, schedule: Schedule, target: int, limit: int, number: int)
         text = f"predicted {format_bytes(schedule.peak_bytes)}"
         job.options.tell("measure", min(number, job.options.tries), job.options.tries, text)
         peak = _measure(job, schedule.plan, limit)
-    job.attempts.append(Attempt(target, schedule.peak_bytes, peak, schedule.overhead, not limit, job.codes))
+    overhead = job.overhead(schedule)
+    job.attempts.append(Attempt(target, schedule.peak_bytes, peak, overhead, not limit, job.codes))
     return job.attempts[-1]
 
 

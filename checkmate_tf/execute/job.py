@@ -103,6 +103,8 @@ class Job:
         The devices of all replicas, each with its part of the inputs; none if all is on `device`.
     codes : int
         How many gradients of the program read codes; see `trace.encodings`.
+    plain_cost : float or None
+        Of the plain step, where the graph is not that step's: with codes.
     attempts : list of Attempt
         What was measured for it, in order; added to.
     """
@@ -115,6 +117,7 @@ class Job:
     seconds: dict[str, float]
     places: tuple[str, ...] = ()
     codes: int = 0
+    plain_cost: float | None = None
     attempts: list[Attempt] = field(default_factory=list)
 
     @property
@@ -137,6 +140,11 @@ class Job:
     def near_limit(self) -> bool:
         """Whether a plan that needs more than was predicted may run out of memory."""
         return self.measure and near_limit(self.device, self.budget_bytes)
+
+    def overhead(self, schedule: Schedule) -> float:
+        """More cost than the plain step's, relative."""
+        base = self.graph.base_cost if self.plain_cost is None else self.plain_cost
+        return schedule.cost / base - 1 if base else 0.0
 
     @property
     def orders(self) -> tuple[bool, ...]:

@@ -177,7 +177,7 @@ def measure_peak(device: Device, step: Callable[[], Any], variables: Sequence[tf
     Parameters
     ----------
     step : callable
-        Runs one training step. It runs 3 to 13 times; its effects on `variables` are undone.
+        Runs one training step. It runs 3 to 17 times; its effects on `variables` are undone.
     variables : sequence of tf.Variable
         Everything that the step may assign. Held in host memory meanwhile.
 

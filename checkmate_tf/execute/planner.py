@@ -200,7 +200,17 @@ def plan_again(
     options = replace(options, time_limit=solving_seconds(seconds) + options.time_limit)
     resident = max(0, _foreign_bytes(program, device) - report.foreign_bytes)  # part of every measurement from now on
     reserve = max(0, peak_bytes - (report.sure_bytes or 0) - resident)
-    job = Job(program, graph, report.budget_bytes - reserve, device, options, seconds, _places(distribution))
+    job = Job(
+        program,
+        graph,
+        report.budget_bytes - reserve,
+        device,
+        options,
+        seconds,
+        _places(distribution),
+        codes=sum(report.encodings.values()),
+        plain_cost=report.plain_cost,
+    )
     target = planned.schedule.peak_bytes - (peak_bytes - int(SURE * report.budget_bytes))
     best = fit(job, target, strict=not planned.limit_bytes)
     again = replace(

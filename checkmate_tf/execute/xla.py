@@ -127,6 +127,9 @@ class XlaEmission(Emission):
             token = token if bits is None else tf.bitwise.bitwise_and(token, bits)
         self.token, self.finished = token, {}
 
+    def _late(self, op: tf.Operation, node: int) -> list[tf.Operation]:
+        return []  # XLA drops control edges
+
     def _emit(self, op: tf.Operation, gate: bool = False, late: Sequence[tf.Operation] = ()) -> None:
         if not self.again or op not in self.program.node_of:
             return super()._emit(op)

@@ -55,15 +55,16 @@ def report_section(report: Report) -> Section:
     rows = [_split(line) for line in str(report).splitlines()]
     tables = [Table("", (), rows)]
     if report.attempts:
-        head = ("attempt", "had to fit", "predicted peak", "measured peak", "recomputation", "order")
+        head = ("attempt", "had to fit", "predicted peak", "measured peak", "recomputation", "order", "codes")
         attempts = [
             (
                 str(k),
                 format_bytes(a.target_bytes),
                 format_bytes(a.predicted_bytes),
-                "out of memory or not measured" if a.measured_bytes is None else format_bytes(a.measured_bytes),
+                "out of memory or not measured" if a.peak is None else str(a.peak),
                 f"{a.overhead:.2%}",
                 "all in one order" if a.strict else "as the peak needs",
+                str(a.codes or "none"),
             )
             for k, a in enumerate(report.attempts, 1)
         ]

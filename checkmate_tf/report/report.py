@@ -15,7 +15,7 @@ from ..units import format_bytes
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Attempt", "Report"]
+__all__ = ["Attempt", "Peak", "Report"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,10 @@ class Peak:
         most = max(steps)
         return cls(most, most + int(most - statistics.median(steps)))
 
+    def __str__(self) -> str:
+        more = f" (at most {format_bytes(self.sure_bytes)} expected)" if self.sure_bytes > self.bytes else ""
+        return format_bytes(self.bytes) + more
+
 
 @dataclass(frozen=True)
 class Attempt:
@@ -53,7 +57,7 @@ class Attempt:
     peak : Peak or None
         By the allocator; None if it ran out of memory or could not be measured.
     overhead : float
-        Predicted.
+        Predicted, over the plain step.
     strict : bool
         Whether all computations were put in one order.
     codes : int
@@ -256,7 +260,7 @@ class Report:
         if len(self.attempts) > 1:
             tries = "; ".join(
                 f"{format_bytes(a.predicted_bytes)} predicted{' with codes' * (a.codes > 0)}, "
-                + (f"{format_bytes(a.measured_bytes)} measured" if a.measured_bytes is not None else "out of memory")
+                + (f"{a.peak} measured" if a.peak is not None else "out of memory")
                 for a in self.attempts
             )
             rows.insert(5, ("plans tried", tries))

@@ -233,6 +233,16 @@ def test_a_strict_plan_is_made_anew_in_strict_order(monkeypatch, no_grappler):
     assert anew and all(a.strict for a in anew)
 
 
+def test_after_a_peak_over_the_budget_the_order_is_strict(monkeypatch, no_grappler):
+    _measures(monkeypatch, 0)
+    model = make(DENSE)
+    first = compile_quickly(model, DENSE, verify=True, budget=0.95).checkmate
+    _crowd(monkeypatch, [first.budget_bytes + first.budget_bytes // 25])
+    train(model, DENSE)
+    assert not any(a.strict for a in first.attempts)
+    assert all(a.strict for a in model.checkmate.attempts[len(first.attempts) :])
+
+
 def test_plans_near_a_hard_limit_keep_one_strict_order(monkeypatch):
     limits = _measures(monkeypatch, 0)
     device = Device("CPU:0", 1_400_000, measurable=True)

@@ -49,7 +49,7 @@ def fit(job: Job, target: int | None = None, strict: bool = False) -> Candidate:
         Bytes that the first schedule to be measured has to fit, constants included. By default it leaves what the
         allocator may be expected to lose.
     strict : bool
-        Begin with computations in one strict order: they were before.
+        Begin with computations in one strict order.
 
     Returns
     -------

@@ -281,7 +281,7 @@ def peaks(model, network) -> tuple[int, int]:
 def planned_again(model) -> int:
     """How often a compiled model planned again, for its data or for a peak while it trained."""
     report = getattr(model, "checkmate", None)
-    return 0 if report is None else len(report.expected_bytes) + len(report.exceeded_bytes)
+    return 0 if report is None else report.replanned
 
 
 def compare(plain, ours, network, start: list) -> tuple[bool, dict]:

@@ -161,7 +161,7 @@ class Controller:
             return
         key, planned = list(self.plans.items())[-1]
         report = planned.report
-        if _plans_again(report) >= _PLANS_AGAIN:  # no reason to refuse what may train as it did
+        if report.replanned >= _PLANS_AGAIN:  # no reason to refuse what may train as it did
             return
         peak = expected_peak_bytes(planned, device)
         if report.measured_peak_bytes is None or not report.budget_bytes < peak < (self.unfit or peak + 1):
@@ -224,7 +224,7 @@ class Controller:
             If there is none, or enough were tried.
         """
         planned = self.plans[key]
-        tried, budget = _plans_again(planned.report), planned.report.budget_bytes
+        tried, budget = planned.report.replanned, planned.report.budget_bytes
         if tried >= _PLANS_AGAIN:
             raise InfeasibleBudgetError(
                 f"{tried} plans were made anew for what else is on the device, and none keeps the budget of "
@@ -252,11 +252,6 @@ class Controller:
         model = self.model
         compiled = (id(getattr(model, "optimizer", None)), id(loss_of(model)))
         return (*compiled, *(id(v) for v in model.trainable_variables))
-
-
-def _plans_again(report: Report) -> int:
-    """How many plans were made anew for what else is on the device."""
-    return len(report.expected_bytes) + len(report.exceeded_bytes)
 
 
 def _put(model: keras.Model, name: str, value: Any) -> None:

@@ -27,7 +27,23 @@ def solving_seconds(seconds: dict[str, float]) -> float:
 
 
 def solve_once(graph: Graph, target: int, options: PlanOptions, seconds: dict[str, float]) -> Schedule:
-    """The schedule that was solved before for the same question, or a new one."""
+    """The schedule that was solved before for the same question, or a new one.
+
+    Parameters
+    ----------
+    graph : Graph
+    target : int
+        Bytes that its peak may take, constants included.
+    options : PlanOptions
+        What `seconds` leaves of the time limit is for solving, at least a second.
+    seconds : dict of str to float
+        By stage. What is solved now is for the caller to add; what a schedule from the cache took is added here.
+
+    Raises
+    ------
+    InfeasibleBudgetError
+        If no schedule fits the target, or none was found.
+    """
     begun, left = time.perf_counter(), max(1.0, options.time_limit - solving_seconds(seconds))
 
     def progress(elapsed: float, cost: float, bound: float, gap: float) -> None:
@@ -52,7 +68,10 @@ def solve_once(graph: Graph, target: int, options: PlanOptions, seconds: dict[st
 def solve_least(
     graph: Graph, error: InfeasibleBudgetError, options: PlanOptions, seconds: dict[str, float]
 ) -> Schedule:
-    """A schedule for the least budget that an error names: the cheapest found in a while, or else the error's own."""
+    """A schedule for the least budget that an error names: the cheapest found in a while, or else the error's own.
+
+    Parameters and errors as for `solve_once`; there is none where the error has a sequence.
+    """
     cheaper = replace(options, time_limit=max(options.time_limit, solving_seconds(seconds) + _CHEAPER))
     if error.sequence is None:
         return solve_once(graph, error.minimum_bytes, cheaper, seconds)

@@ -164,6 +164,11 @@ class Report:
         return max(0.0, self.schedule.lower_bound / base - 1) if base else 0.0
 
     @property
+    def replanned(self) -> int:
+        """How many plans were made anew for what else is on the device."""
+        return len(self.expected_bytes) + len(self.exceeded_bytes)
+
+    @property
     def recomputations(self) -> int:
         """How many computations the plan adds to those of the plain step."""
         return int((self.schedule.evaluation.counts - 1).sum())

@@ -50,7 +50,7 @@ def measured(monkeypatch, *extra):
 
     def measure(job, plan, limit_bytes):
         peak = evaluate(job.graph, plan).peak_bytes + (left.pop(0) if len(left) > 1 else left[0])
-        return Peak(peak, peak)
+        return Peak(peak, peak, 1.0)
 
     monkeypatch.setattr(fit, "_measure", measure)
 

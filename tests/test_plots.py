@@ -188,7 +188,7 @@ def report(**fields):
         "variable_bytes": 1_000_000,
         "input_bytes": 500_000,
         "costs": "flops",
-        "attempts": (Attempt(6_000_000, 5_500_000, Peak(5_800_000, 5_800_000), 0.1),),
+        "attempts": (Attempt(6_000_000, 5_500_000, Peak(5_800_000, 5_800_000, 0.1), 0.1),),
         "seconds": {"trace": 1.25},
         "schedule": schedule,
     }

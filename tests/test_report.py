@@ -28,7 +28,7 @@ def _report(schedule=None, **fields):
         "variable_bytes": 1_000_000,
         "input_bytes": 500_000,
         "costs": "flops",
-        "attempts": (Attempt(6_000_000, 5_500_000, Peak(5_800_000, 5_800_000), 0.1),),
+        "attempts": (Attempt(6_000_000, 5_500_000, Peak(5_800_000, 5_800_000, 0.1), 0.1),),
         "seconds": {"trace": 1.25, "solve": 0.5},
         "schedule": schedule,
     }
@@ -52,8 +52,9 @@ def test_text():
 
 
 def test_what_steps_are_expected_to_take():
-    assert Peak.of([100, 140, 110, 100]) == Peak(140, 175)  # as far above the most as that is above the median
-    assert Peak.of([100, 100]) == Peak(100, 100)
+    # As far above the most as that is above the median.
+    assert Peak.of([100, 140, 110, 100], [3, 1, 2, 9]) == Peak(140, 175, 2.5)
+    assert Peak.of([100, 100], [1, 1]) == Peak(100, 100, 1)
     text = str(_report(sure_bytes=5_900_000, expected_bytes=(6_200_000,), exceeded_bytes=(6_300_000,)))
     assert "5.80 MB, within the budget, at most 5.90 MB expected" in text
     assert "6.20 MB" in text and "6.30 MB while training, over the budget" in text
@@ -74,9 +75,9 @@ def test_other_tenants():
 
 def test_plans_tried():
     attempts = (
-        Attempt(6_000_000, 5_900_000, Peak(6_400_000, 6_400_000), 0.1),
+        Attempt(6_000_000, 5_900_000, Peak(6_400_000, 6_400_000, 0.1), 0.1),
         Attempt(5_500_000, 5_450_000, None, 0.2),
-        Attempt(5_000_000, 4_900_000, Peak(5_800_000, 5_800_000), 0.3),
+        Attempt(5_000_000, 4_900_000, Peak(5_800_000, 5_800_000, 0.1), 0.3),
     )
     text = str(_report(attempts=attempts))
     assert "5.90 MB predicted, 6.40 MB measured; 5.45 MB predicted, out of memory; 4.90 MB predicted" in text

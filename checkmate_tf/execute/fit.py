@@ -35,7 +35,9 @@ _USED = 0.94  # share of the goal that is worth no further plan
 _FREE = 0.005  # an overhead not worth another plan
 _LOWER = 0.98  # share of the least peak predicted so far below which another plan is worth a measurement
 _NEAR = 1.1  # times the budget: other schedules with the least peak may lose less to the allocator's pieces
-_STRICT_COST = 1.1  # times the cost of a step: what one strict order may cost in parallelism
+_STRICT_COST = 1.1  # times the cost of a step: what one strict order may cost in parallelism, until it is measured
+_SAME = 1.03  # times the seconds of a step: no more than what the same step may take at another time
+_UNSTEADY = 0.05  # of a peak: where steps differ by more, one strict order is worth a measurement
 
 
 def fit(job: Job, target: int | None = None, strict: bool = False) -> Candidate:
@@ -82,10 +84,12 @@ class _Search:
     """Which schedule is measured next, by what the device said of those before.
 
     Each measurement corrects the target of the next schedule, down when the peak is over the budget and up when much of
-    the budget is left. When nothing that fits the corrected target is feasible, the least that is comes next; then
-    computations are put in one strict order, which costs parallelism and makes the allocator's peak lower and steadier;
-    and if that is near, other schedules with the least peak are tried. A plan that fits only because much is recomputed
-    gives way to a cheaper one that was over the budget, if that keeps it in one strict order.
+    the budget is left. One strict order makes the allocator's peak lower and steadier, and costs parallelism, more in
+    some networks than in others: the first schedule that is over the budget or unsteady is measured in strict order,
+    too, and where that takes no longer, all that follow are. When nothing that fits the corrected target is feasible,
+    the least that is comes next; then strict order, whatever it costs; and if that is near, other schedules with the
+    least peak are tried. A plan that fits only because much is recomputed gives way to a cheaper one that was over the
+    budget, if that keeps it in strict order.
 
     Attributes
     ----------
@@ -97,14 +101,18 @@ class _Search:
         What was measured, in order.
     best : Candidate or None
         The cheapest whose steps are expected to stay within the budget.
+    strict_cost : float or None
+        Times the cost of a step: what strict order was measured to take; None before.
     """
 
     def __init__(self, job: Job, target: int, strict: bool) -> None:
         self.job, self.target, self.strict = job, target, strict
         self.attempts: list[Attempt] = []
         self.best: Candidate | None = None
+        self.strict_cost: float | None = None
+        self._again: tuple[Schedule, Attempt] | None = None  # measured out of order, and now in strict order
         self._settled = False  # no other target is worth a plan
-        self._over: list[Schedule] = []  # over the budget, with computations out of order
+        self._over: list[tuple[Schedule, int]] = []  # over the budget out of order, and a target for strict order
         self._tried: set[tuple[bytes, bool]] = set()
 
     def next(self) -> Schedule | None:
@@ -115,35 +123,68 @@ class _Search:
         InfeasibleBudgetError
             If nothing fits the budget, even by prediction.
         """
+        if self._again is not None:
+            again, before = self._again
+            self.strict, self.target = True, before.target_bytes
+            return again
         if not self._settled:
             schedule = self._solved()
             if schedule is not None and (schedule.sequence.tobytes(), self.strict) not in self._tried:
                 return schedule
         if self.best is None or self.strict:
             return None
-        cheaper = [s for s in self._over if _STRICT_COST * s.cost < self.best.schedule.cost]
-        if not cheaper:
+        best_cost = self._cost(self.best.schedule, not self.best.limit_bytes)
+        targets = [target for s, target in self._over if self._cost(s, strict=True) < best_cost]
+        if not targets:
             return None
-        schedule = min(cheaper, key=lambda s: s.peak_bytes)
-        self.strict, self._settled, self.target = True, False, schedule.peak_bytes
-        return schedule
+        self.strict, self._settled, self.target = True, False, min(targets)
+        return self._solved()
 
     def learn(self, schedule: Schedule, attempt: Attempt, limit: int) -> None:
         """What the device said of a schedule, emitted with that limit."""
         job, peak = self.job, attempt.peak
+        before = self._again[1].peak if self._again is not None else None
+        self._again = None
         self._tried.add((schedule.sequence.tobytes(), self.strict))
         self.attempts.append(attempt)
         if peak is None:
             self.target = min(schedule.peak_bytes, self.target) - job.budget_bytes // 10
             return
+        if before is not None:
+            self.strict_cost = peak.seconds / before.seconds
         fits = peak.sure_bytes <= job.most_bytes
-        if fits and (self.best is None or schedule.cost < self.best.schedule.cost):
+        if fits and self._is_best(schedule):
             self.best = Candidate(schedule, limit, peak)
         if not (fits or self.strict) and True in job.orders:
-            self._over.append(schedule)
+            self._over.append((schedule, schedule.peak_bytes))
+        unsteady = peak.sure_bytes - peak.bytes > _UNSTEADY * peak.bytes
+        if self.strict_cost is None and not self.strict and True in job.orders and (unsteady or not fits):
+            self._again = schedule, attempt
+        if before is not None and self._cost(schedule, strict=True) > schedule.cost:
+            self._correct(schedule, peak)
+            self._over = [] if fits else [(schedule, self.target)]
+            self.strict, peak = False, before
+        self._correct(schedule, peak)
+
+    def _correct(self, schedule: Schedule, peak: Peak) -> None:
+        """The next target, by how far a peak is from the goal; settled if no other is worth a plan."""
+        job = self.job
         self.target = job.goal_bytes - (peak.sure_bytes - schedule.peak_bytes)
         enough = peak.sure_bytes >= _USED * job.goal_bytes or schedule.overhead < _FREE
+        fits = peak.sure_bytes <= job.most_bytes
         self._settled = fits and self.best is not None and (enough or self.target <= self.best.schedule.peak_bytes)
+
+    def _cost(self, schedule: Schedule, strict: bool) -> float:
+        """What a schedule costs, with what strict order takes."""
+        times = _STRICT_COST if self.strict_cost is None else self.strict_cost
+        return schedule.cost * times if strict and times > _SAME else schedule.cost
+
+    def _is_best(self, schedule: Schedule) -> bool:
+        """Whether a schedule that fits costs less than the best so far, or no more and in strict order."""
+        if self.best is None:
+            return True
+        cost, least = self._cost(schedule, self.strict), self._cost(self.best.schedule, not self.best.limit_bytes)
+        return cost < least or (cost == least and self.strict)
 
     def unkept(self) -> InfeasibleBudgetError:
         """What to say when no plan was measured within the budget."""

@@ -189,15 +189,15 @@ def measure_peak(device: Device, step: Callable[[], Any], variables: Sequence[tf
     before = [v.numpy() for v in variables]
     try:
         step()
-        peaks: list[int] = []
-        begun = time.perf_counter()
-        while len(peaks) < _STEPS:
+        peaks, seconds = list[int](), list[float]()
+        while len(peaks) < _LEAST_STEPS or (len(peaks) < _STEPS and sum(seconds) < _SECONDS):
             tf.config.experimental.reset_memory_stats(device.name)
+            begun = time.perf_counter()
             step()
+            tf.test.experimental.sync_devices()
+            seconds.append(time.perf_counter() - begun)
             peaks.append(device.peak_bytes())
-            if len(peaks) >= _LEAST_STEPS and time.perf_counter() - begun > _SECONDS:
-                break
-        return Peak.of(peaks), ""
+        return Peak.of(peaks, seconds), ""
     except tf.errors.ResourceExhaustedError as error:
         return None, str(error.message).splitlines()[0]
     finally:

@@ -28,16 +28,19 @@ class Peak:
         The most of all steps.
     sure_bytes : int
         What no later step is expected to exceed: as far above the most as that is above the median.
+    seconds : float
+        Of a step, in the median.
     """
 
     bytes: int
     sure_bytes: int
+    seconds: float
 
     @classmethod
-    def of(cls, steps: Sequence[int]) -> Peak:
-        """Of the peaks of several steps."""
+    def of(cls, steps: Sequence[int], seconds: Sequence[float]) -> Peak:
+        """Of the peaks of several steps, and what each took."""
         most = max(steps)
-        return cls(most, most + int(most - statistics.median(steps)))
+        return cls(most, most + int(most - statistics.median(steps)), statistics.median(seconds))
 
     def __str__(self) -> str:
         more = f" (at most {format_bytes(self.sure_bytes)} expected)" if self.sure_bytes > self.bytes else ""

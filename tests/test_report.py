@@ -53,7 +53,7 @@ def test_text():
 
 def test_what_steps_are_expected_to_take():
     # As far above the most as that is above the median.
-    assert Peak.of([100, 140, 110, 100], [3, 1, 2, 9]) == Peak(140, 175, 2.5)
+    assert Peak.of([100, 140, 110, 100], [3, 1, 2, 9]) == Peak(140, 175, 1)
     assert Peak.of([100, 100], [1, 1]) == Peak(100, 100, 1)
     text = str(_report(sure_bytes=5_900_000, expected_bytes=(6_200_000,), exceeded_bytes=(6_300_000,)))
     assert "5.80 MB, within the budget, at most 5.90 MB expected" in text

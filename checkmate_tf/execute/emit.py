@@ -11,7 +11,7 @@ those that must have finished (see `ordering`). Four rules keep numbers, oneDNN'
   Conv2DBackpropFilter with BiasAddGrad), Grappler only those without control edges;
 - the filter's gradient is gated on its activation, since it shares its other input with BiasAddGrad; and nothing waits
   for BiasAddGrad, which may run as late as the filter's gradient that it is fused with;
-- a loop is gated on all of its state;
+- a loop is gated on all of its state, its counters included;
 - a gradient that reads no floating-point value but constants (a mask that is decoded) waits for what its node reads, or
   else the next that reads any: nothing else holds it back, and what it makes would be in memory until then. The edge
   ends at the operation itself, since nothing of that kind is fused.
@@ -271,8 +271,9 @@ class Emission:
         if op.type in SUMS:  # Grappler sorts their inputs by name: a gate would be another name, and another order
             return []
         kinds = [self._kind(t) for t in inputs_of(op)]
-        if op.type in _LOOPS:  # what waits for no state would run ahead
-            return [k for k, kind in enumerate(kinds) if kind in (LARGE, SMALL)]
+        if op.type in _LOOPS:  # what reads no state would run ahead, for as long as its counter lets it
+            counts = [t.dtype.is_integer and t.shape.rank == 0 for t in inputs_of(op)]
+            return [k for k, kind in enumerate(kinds) if kind in (LARGE, SMALL) or counts[k]]
         wanted = _GATED_INPUT.get(op.type)
         if wanted is not None and kinds[wanted] == LARGE:
             return [wanted]

@@ -36,7 +36,7 @@ _FREE = 0.005  # an overhead not worth another plan
 _LOWER = 0.98  # share of the least peak predicted so far below which another plan is worth a measurement
 _NEAR = 1.1  # times the budget: other schedules with the least peak may lose less to the allocator's pieces
 _STRICT_COST = 1.1  # times the cost of a step: what one strict order may cost in parallelism, until it is measured
-_SAME = 1.03  # times the seconds of a step: no more than what the same step may take at another time
+_SAME = 1.05  # times the seconds of a step: no more than what the same step may take at another time
 _UNSTEADY = 0.05  # of a peak: where steps differ by more, one strict order is worth a measurement
 
 
@@ -83,20 +83,19 @@ def fit(job: Job, target: int | None = None, strict: bool = False) -> Candidate:
 class _Search:
     """Which schedule is measured next, by what the device said of those before.
 
-    Each measurement corrects the target of the next schedule, down when the peak is over the budget and up when much of
-    the budget is left. One strict order makes the allocator's peak lower and steadier, and costs parallelism, more in
-    some networks than in others: the first schedule that is over the budget or unsteady is measured in strict order,
-    too, and where that takes no longer, all that follow are. When nothing that fits the corrected target is feasible,
-    the least that is comes next; then strict order, whatever it costs; and if that is near, other schedules with the
-    least peak are tried. A plan that fits only because much is recomputed gives way to a cheaper one that was over the
-    budget, if that keeps it in strict order.
+    Computations may run out of order, or in one strict order, which makes the allocator's peak lower and steadier and
+    costs parallelism, more in some networks than in others. The first schedule that is over the budget or unsteady is
+    measured in strict order, too. From then on each measurement corrects the target of its order, down when the peak is
+    over the budget and up when much of the budget is left, and the order whose next schedule costs less comes first,
+    what strict order takes as measured included. When nothing that fits a corrected target is feasible, the least that
+    is comes next; and if that is near, other schedules with the least peak are tried.
 
     Attributes
     ----------
-    target : int
-        Bytes that the next schedule has to fit, constants included.
-    strict : bool
-        Whether the next schedule is measured in one strict order.
+    targets : dict of bool to int
+        For each order that is searched (strict or not) the bytes that its next schedule has to fit, constants included.
+    target, strict : int, bool
+        Those of the schedule that is measured next.
     attempts : list of Attempt
         What was measured, in order.
     best : Candidate or None
@@ -107,13 +106,13 @@ class _Search:
 
     def __init__(self, job: Job, target: int, strict: bool) -> None:
         self.job, self.target, self.strict = job, target, strict
+        self.targets = {strict: target}
         self.attempts: list[Attempt] = []
         self.best: Candidate | None = None
         self.strict_cost: float | None = None
         self._again: tuple[Schedule, Attempt] | None = None  # measured out of order, and now in strict order
-        self._settled = False  # no other target is worth a plan
-        self._over: list[tuple[Schedule, int]] = []  # over the budget out of order, and a target for strict order
         self._tried: set[tuple[bytes, bool]] = set()
+        self._known: dict[int, Schedule | InfeasibleBudgetError] = {}  # target -> what came of it
 
     def next(self) -> Schedule | None:
         """The schedule to be measured next; None if there is none worth it.
@@ -123,22 +122,26 @@ class _Search:
         InfeasibleBudgetError
             If nothing fits the budget, even by prediction.
         """
+        if not self.attempts:
+            return self._first()
         if self._again is not None:
             again, before = self._again
             self.strict, self.target = True, before.target_bytes
             return again
-        if not self._settled:
-            schedule = self._solved()
-            if schedule is not None and (schedule.sequence.tobytes(), self.strict) not in self._tried:
-                return schedule
-        if self.best is None or self.strict:
-            return None
-        best_cost = self._cost(self.best.schedule, not self.best.limit_bytes)
-        targets = [target for s, target in self._over if self._cost(s, strict=True) < best_cost]
-        if not targets:
-            return None
-        self.strict, self._settled, self.target = True, False, min(targets)
-        return self._solved()
+        least = None if self.best is None else self._cost(self.best.schedule, not self.best.limit_bytes)
+        found: list[tuple[float, bool, Schedule]] = []
+        for strict, target in self.targets.items():
+            schedule = self._at(target)
+            if isinstance(schedule, Schedule) and (schedule.sequence.tobytes(), strict) not in self._tried:
+                cost = self._cost(schedule, strict)
+                if least is None or cost < least:
+                    found.append((cost, not strict, schedule))
+        if found:
+            _, out_of_order, schedule = min(found, key=lambda f: f[:2])
+            self.strict = not out_of_order
+            self.target = self.targets[self.strict]
+            return schedule
+        return self._instead() if self.best is None else None
 
     def learn(self, schedule: Schedule, attempt: Attempt, limit: int) -> None:
         """What the device said of a schedule, emitted with that limit."""
@@ -148,31 +151,22 @@ class _Search:
         self._tried.add((schedule.sequence.tobytes(), self.strict))
         self.attempts.append(attempt)
         if peak is None:
-            self.target = min(schedule.peak_bytes, self.target) - job.budget_bytes // 10
+            self.targets[self.strict] = min(schedule.peak_bytes, self.target) - job.budget_bytes // 10
             return
         if before is not None:
             self.strict_cost = peak.seconds / before.seconds
         fits = peak.sure_bytes <= job.most_bytes
         if fits and self._is_best(schedule):
             self.best = Candidate(schedule, limit, peak)
-        if not (fits or self.strict) and True in job.orders:
-            self._over.append((schedule, schedule.peak_bytes))
         unsteady = peak.sure_bytes - peak.bytes > _UNSTEADY * peak.bytes
         if self.strict_cost is None and not self.strict and True in job.orders and (unsteady or not fits):
             self._again = schedule, attempt
-        if before is not None and self._cost(schedule, strict=True) > schedule.cost:
-            self._correct(schedule, peak)
-            self._over = [] if fits else [(schedule, self.target)]
-            self.strict, peak = False, before
-        self._correct(schedule, peak)
-
-    def _correct(self, schedule: Schedule, peak: Peak) -> None:
-        """The next target, by how far a peak is from the goal; settled if no other is worth a plan."""
-        job = self.job
-        self.target = job.goal_bytes - (peak.sure_bytes - schedule.peak_bytes)
-        enough = peak.sure_bytes >= _USED * job.goal_bytes or schedule.overhead < _FREE
-        fits = peak.sure_bytes <= job.most_bytes
-        self._settled = fits and self.best is not None and (enough or self.target <= self.best.schedule.peak_bytes)
+        if fits and schedule.overhead < _FREE:
+            self.targets = {}
+        elif fits and peak.sure_bytes >= _USED * job.goal_bytes:  # a larger target is not worth a plan
+            self.targets.pop(self.strict, None)
+        else:
+            self.targets[self.strict] = job.goal_bytes - (peak.sure_bytes - schedule.peak_bytes)
 
     def _cost(self, schedule: Schedule, strict: bool) -> float:
         """What a schedule costs, with what strict order takes."""
@@ -203,34 +197,44 @@ class _Search:
             proven=False,
         )
 
-    def _solved(self, raised: bool = False) -> Schedule | None:
-        """A schedule for the target, or what comes next where there is none; `raised` if the target was before."""
-        job = self.job
-        try:
-            with timed(job.seconds, "solve"):
-                return solve_once(job.graph, self.target, job.options, job.seconds)
-        except InfeasibleBudgetError as error:
-            if self.attempts:
-                return None if self.best is not None else self._instead(error)
-            if self.target >= job.budget_bytes:
-                raise
-            between = self.target < error.minimum_bytes < job.budget_bytes
-            if between and error.sequence is not None:
-                return self._least(error)
-            self.target = error.minimum_bytes if between and not raised else job.budget_bytes
-        return self._solved(raised=True)
+    def _at(self, target: int) -> Schedule | InfeasibleBudgetError:
+        """A schedule for a target, or why there is none; solved for once."""
+        if target not in self._known:
+            try:
+                with timed(self.job.seconds, "solve"):
+                    self._known[target] = solve_once(self.job.graph, target, self.job.options, self.job.seconds)
+            except InfeasibleBudgetError as error:
+                self._known[target] = error
+        return self._known[target]
 
-    def _instead(self, error: InfeasibleBudgetError) -> Schedule | None:
-        """What to measure when nothing fits the target and nothing kept the budget yet."""
-        job, known = self.job, error.minimum_bytes
+    def _first(self) -> Schedule:
+        """A schedule for the first target, which is raised where there is none, but not above the budget."""
+        job, raised = self.job, False
+        while isinstance(found := self._at(self.target), InfeasibleBudgetError):
+            if self.target >= job.budget_bytes:
+                raise found
+            between = self.target < found.minimum_bytes < job.budget_bytes
+            if between and found.sequence is not None:
+                return self._least(found)
+            self.target = found.minimum_bytes if between and not raised else job.budget_bytes
+            raised = True
+        return found
+
+    def _instead(self) -> Schedule | None:
+        """What to measure when nothing fits any target and nothing kept the budget yet."""
+        job = self.job
+        error = self._at(self.targets[self.strict])
+        if isinstance(error, Schedule):  # tried, and found no better
+            return None
         predicted = [a.predicted_bytes for a in self.attempts if a.strict == self.strict]
-        if not predicted or known < _LOWER * min(predicted):
+        if error.minimum_bytes < _LOWER * min(predicted):
             return self._least(error)
         if True not in job.orders:
             return None
         if not self.strict:
-            self.strict, self.target = True, max(job.goal_bytes, known)
-            return self._solved()
+            self.strict, self.target = True, max(job.goal_bytes, error.minimum_bytes)
+            found = self._at(self.target)
+            return found if isinstance(found, Schedule) else self._least(found)
         if self._least_sure() > _NEAR * job.budget_bytes:
             return None
         return self._least(error, seed=len(self.attempts))

@@ -29,6 +29,7 @@ from .emit import emit
 from .fit import fit, fit_given
 from .job import SURE, Candidate, Job, PlanOptions, timed
 from .measure import HOW_TO_MEASURE, Device, find_device
+from .region import reserve
 from .solving import solving_seconds
 from .xla import emit_compiled
 
@@ -92,11 +93,13 @@ def plan_step(
     seconds: dict[str, float] = {}
     saved = None if options.schedule is None or earlier else read_schedule(options.schedule)
     device = _device(distribution)
+    reserve(device, options.budget.size_bytes or 0)  # before kernels are measured
     tracing = _Tracing(batch_size, options, name, device, seconds)
     traced, replicas = tracing.trace(step, spec, distribution)
     program, graph = tracing.program(traced, replicas)
     plain = keep_all(graph)
     budget_bytes = _budget_bytes(options.budget, plain, device)
+    reserve(device, budget_bytes)
     for other in earlier:
         if _equal(other.schedule.graph, graph) and other.report.budget_bytes == budget_bytes:
             return replace(other, program=program, batch_size=batch_size)

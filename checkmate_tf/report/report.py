@@ -29,7 +29,7 @@ class Peak:
     sure_bytes : int
         What no later step is expected to exceed: as far above the most as that is above the median.
     seconds : float
-        Of a step, in the median.
+        The least that a step took: other work on the machine makes the others slower.
     """
 
     bytes: int
@@ -40,7 +40,7 @@ class Peak:
     def of(cls, steps: Sequence[int], seconds: Sequence[float]) -> Peak:
         """Of the peaks of several steps, and what each took."""
         most = max(steps)
-        return cls(most, most + int(most - statistics.median(steps)), statistics.median(seconds))
+        return cls(most, most + int(most - statistics.median(steps)), min(seconds))
 
     def __str__(self) -> str:
         more = f" (at most {format_bytes(self.sure_bytes)} expected)" if self.sure_bytes > self.bytes else ""

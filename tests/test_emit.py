@@ -154,9 +154,9 @@ def test_recomputations_wait_for_the_groups_before_them():
             assert not op.control_inputs
 
 
-def test_gates_leave_the_inputs_of_sums_alone():
-    """Grappler sorts them by name. Every computation is a group of its own here, so every one of them is gated."""
-    program = program_of_case("sums")
+def _gated(name):
+    """The graph of a case where every computation is a group of its own, so that every one is gated."""
+    program = program_of_case(name)
 
     def step(*inputs):
         emission = Emission(program, tf.compat.v1.get_default_graph(), inputs)
@@ -164,10 +164,24 @@ def test_gates_leave_the_inputs_of_sums_alone():
         return [emission.tensor(t) for t in program.step.outputs]
 
     specs = [tf.TensorSpec(t.shape, t.dtype) for t in program.step.inputs]
-    graph = tf.function(step, autograph=False).get_concrete_function(*specs).graph
-    sums = [op for op in graph.get_operations() if op.type == "AddN" and len(op.inputs) > 2]
+    return tf.function(step, autograph=False).get_concrete_function(*specs).graph
+
+
+def test_gates_leave_the_inputs_of_sums_alone():
+    """Grappler sorts them by name."""
+    sums = [op for op in _gated("sums").get_operations() if op.type == "AddN" and len(op.inputs) > 2]
     assert any(op.control_inputs for op in sums)
     assert not any("checkmate/" in t.op.name for op in sums for t in op.inputs)
+
+
+def test_loops_wait_with_their_counters():
+    """With its counter alone a loop begins, and computes of many iterations what does not read its state."""
+    loops = [op for op in _gated("recurrent").get_operations() if op.type in ("While", "StatelessWhile")]
+    assert len(loops) > 3
+    for loop in loops[1:]:  # nothing is computed before the first
+        made = [t for t in loop.inputs if t.op.type not in ("While", "StatelessWhile")]
+        counters = [t for t in made if t.dtype.is_integer and t.shape.rank == 0]
+        assert counters and all("checkmate/gate" in t.op.name for t in counters)
 
 
 def test_results_keep_their_structure():

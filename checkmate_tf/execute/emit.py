@@ -214,15 +214,19 @@ class Emission:
         if self.checks and is_stateful(op):
             controls += self.checks
         controls += late
-        after = max((self.comes_after.get(id(t), 0) for t in inputs), default=0)
-        if gate and after < self.wait:
+        waits = [self.comes_after.get(id(t), 0) for t in inputs]
+        after = max(waits, default=0)
+        begins = min(waits, default=0) if op.type in _LOOPS else after  # a loop with whatever is there first
+        if gate and begins < self.wait:
             gated = self._gated_inputs(op)
             if not gated:
                 controls.append(self.barriers[self.wait])
             for k in gated:
+                if op.type in _LOOPS and waits[k] >= self.wait:
+                    continue
                 with self.graph.control_dependencies([self.barriers[self.wait]]), self.graph.device(op.device or None):
                     inputs[k] = tf.identity(inputs[k], name="checkmate/gate")
-            after = self.wait
+            after = max(after, self.wait)
         with self.graph.control_dependencies(controls), self.graph.device(op.device or None):
             copy = self.graph._create_op_internal(
                 op.type,

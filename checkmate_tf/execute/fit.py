@@ -32,7 +32,7 @@ __all__ = ["fit", "fit_given"]
 log = logging.getLogger("checkmate_tf")
 
 _USED = 0.94  # share of the goal that is worth no further plan
-_FREE = 0.005  # an overhead not worth another plan
+_WORTH = 0.01  # of the cost of a step: what another plan has to save
 _LOWER = 0.98  # share of the least peak predicted so far below which another plan is worth a measurement
 _NEAR = 1.1  # times the budget: other schedules with the least peak may lose less to the allocator's pieces
 _STRICT_COST = 1.1  # times the cost of a step: what one strict order may cost in parallelism, until it is measured
@@ -134,7 +134,7 @@ class _Search:
             schedule = self._at(target)
             if isinstance(schedule, Schedule) and (schedule.sequence.tobytes(), strict) not in self._tried:
                 cost = self._cost(schedule, strict)
-                if least is None or cost < least:
+                if least is None or cost < (1 - _WORTH) * least:
                     found.append((cost, not strict, schedule))
         if found:
             _, out_of_order, schedule = min(found, key=lambda f: f[:2])
@@ -161,10 +161,12 @@ class _Search:
         unsteady = peak.sure_bytes - peak.bytes > _UNSTEADY * peak.bytes
         if self.strict_cost is None and not self.strict and True in job.orders and (unsteady or not fits):
             self._again = schedule, attempt
-        if fits and schedule.overhead < _FREE:
+        if fits and schedule.overhead < _WORTH:
             self.targets = {}
         elif fits and peak.sure_bytes >= _USED * job.goal_bytes:  # a larger target is not worth a plan
             self.targets.pop(self.strict, None)
+        elif fits:  # as much as may be: it is measured, and costs less
+            self.targets[self.strict] = job.most_bytes - (peak.bytes - schedule.peak_bytes)
         else:
             self.targets[self.strict] = job.goal_bytes - (peak.sure_bytes - schedule.peak_bytes)
 

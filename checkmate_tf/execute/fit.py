@@ -36,7 +36,7 @@ _WORTH = 0.01  # of the cost of a step: what another plan has to save
 _LOWER = 0.98  # share of the least peak predicted so far below which another plan is worth a measurement
 _NEAR = 1.1  # times the budget: other schedules with the least peak may lose less to the allocator's pieces
 _STRICT_COST = 1.1  # times the cost of a step: what one strict order may cost in parallelism, until it is measured
-_SAME = 1.05  # times the seconds of a step: no more than what the same step may take at another time
+_SAME = 1.03  # times the seconds of a step: no more than what the same step may take at another time
 _UNSTEADY = 0.05  # of a peak: where steps differ by more, one strict order is worth a measurement
 
 

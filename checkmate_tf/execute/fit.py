@@ -237,7 +237,8 @@ class _Search:
             self.strict, self.target = True, max(job.goal_bytes, error.minimum_bytes)
             found = self._at(self.target)
             return found if isinstance(found, Schedule) else self._least(found)
-        if self._least_sure() > _NEAR * job.budget_bytes:
+        near = self._least_sure() <= _NEAR * job.budget_bytes and error.minimum_bytes <= _NEAR * min(predicted)
+        if not near:  # or what was found in the seconds that were left is far from the least
             return None
         return self._least(error, seed=len(self.attempts))
 

@@ -279,6 +279,7 @@ def test_plans_near_a_hard_limit_keep_one_strict_order(monkeypatch):
     monkeypatch.setattr(planner, "find_device", lambda: device)
     report = compile_quickly(make(DENSE), DENSE, verify=True, budget="1.3MB").checkmate
     assert all(a.strict for a in report.attempts) and set(limits) == {0}
+    assert len(report.attempts) > 1 and all(a.target_bytes <= 0.8 * device.limit_bytes for a in report.attempts)
     job = Job(None, None, 1_300_000, device, PlanOptions(), {})
     assert job.orders == (True,)
     assert replace(job, options=PlanOptions(jit_compile=True)).orders == (False,)

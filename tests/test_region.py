@@ -7,8 +7,16 @@ from dataclasses import replace
 import pytest
 import tensorflow as tf
 
+from checkmate_tf.execute import region
 from checkmate_tf.execute.measure import Device, find_device
 from checkmate_tf.execute.region import reserve
+
+
+@pytest.fixture(autouse=True)
+def nothing_reserved(monkeypatch):
+    """Whatever other tests of this process reserved, and without a trace for them."""
+    monkeypatch.setattr(region, "_reserved", {})
+
 
 TAKEN = """
 import tensorflow as tf
@@ -45,8 +53,13 @@ def test_nothing_is_reserved_where_it_does_not_help(monkeypatch, changes):
 
 
 def test_a_device_that_is_full_goes_on_as_before(monkeypatch):
+    asked = []
+
     def full(**sizes):
+        asked.append(sizes)
         raise tf.errors.ResourceExhaustedError(None, None, "full")
 
     monkeypatch.setattr(tf.raw_ops, "Empty", full)
-    reserve(Device("CPU:0", 2**50, measurable=True), 2**45)
+    for _ in range(2):
+        reserve(Device("CPU:0", 2**50, measurable=True), 2**40)
+    assert len(asked) == 1 and asked[0]["shape"][0] == 2 * 2**20

@@ -68,7 +68,7 @@ def choose_encodings(job: Job, build: Callable[[TracedStep], tuple[Program, Grap
     """
     step = job.program.step
     target = job.first_target_bytes
-    best, left = Choice(job, ()), tuple(find_encodings(step, pools=job.device.name.startswith("CPU")))
+    best, left = Choice(job, ()), tuple(find_encodings(step, pools=job.device.is_cpu))
     job.options.tell("codes", 0, _ROUNDS + 1, f"{len(left)} gradients can read some")
     rank, _ = _first(job, target)
     for number in range(1, _ROUNDS + 1):

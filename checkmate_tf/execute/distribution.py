@@ -50,7 +50,7 @@ class Distribution:
         """
         place = tf.DeviceSpec.from_string(self.devices[0])
         found = find_device(f"{place.device_type}:{place.device_index or 0}")
-        if found.name.startswith("CPU"):
+        if found.is_cpu:
             return Device(found.name, found.limit_bytes // len(self.devices), measurable=False)
         return Device(found.name, found.limit_bytes, found.measurable and self.replicas == len(self.devices))
 

@@ -225,9 +225,12 @@ class _Search:
     def _instead(self) -> Schedule | None:
         """What to measure when nothing fits any target and nothing kept the budget yet."""
         job = self.job
-        error = self._at(self.targets[self.strict])
-        if isinstance(error, Schedule):  # tried, and found no better
+        errors = {k: e for k, t in self.targets.items() if isinstance(e := self._at(t), InfeasibleBudgetError)}
+        if not errors:  # the rest was tried, and found no better
             return None
+        if self.strict not in errors:
+            self.strict = not self.strict
+        error = errors[self.strict]
         predicted = [a.predicted_bytes for a in self.attempts if a.strict == self.strict]
         if error.minimum_bytes < _LOWER * min(predicted):
             return self._least(error)
@@ -236,7 +239,10 @@ class _Search:
         if not self.strict:
             self.strict, self.target = True, max(job.goal_bytes, error.minimum_bytes)
             found = self._at(self.target)
-            return found if isinstance(found, Schedule) else self._least(found)
+            if isinstance(found, InfeasibleBudgetError):
+                return self._least(found)
+            if (found.sequence.tobytes(), True) not in self._tried:
+                return found
         near = self._least_sure() <= _NEAR * job.budget_bytes and error.minimum_bytes <= _NEAR * min(predicted)
         if not near:  # or what was found in the seconds that were left is far from the least
             return None

@@ -81,7 +81,7 @@ class PlanOptions:
 
 def near_limit(device: Device, budget_bytes: int) -> bool:
     """Whether the CPU's allocator has a hard limit little above a budget."""
-    return device.name.startswith("CPU") and device.limit_bytes < _TIGHT * budget_bytes
+    return device.is_cpu and device.limit_bytes < _TIGHT * budget_bytes
 
 
 @dataclass(frozen=True, eq=False)

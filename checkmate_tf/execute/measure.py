@@ -46,6 +46,11 @@ class Device:
     limit_bytes: int
     measurable: bool
 
+    @property
+    def is_cpu(self) -> bool:
+        """Whether it is the host, whose allocator the input pipeline shares."""
+        return self.name.startswith("CPU")
+
     def peak_bytes(self) -> int:
         """Most bytes allocated since the last measurement."""
         return int(tf.config.experimental.get_memory_info(self.name)["peak"])
@@ -152,7 +157,7 @@ def fed_as_by_fit(function: Callable[..., Any], batch: Sequence[tf.Tensor], devi
         Its inputs.
     """
     specs = [tf.TensorSpec(t.shape, t.dtype) for t in batch]
-    if not batch or not device.name.startswith("CPU"):
+    if not batch or not device.is_cpu:
         concrete = tf.function(function, autograph=False).get_concrete_function(*specs)
         return lambda: concrete(*map(_copied, batch))
     data = tf.data.Dataset.from_tensors(tuple(batch)).repeat()
@@ -172,7 +177,8 @@ def measure_peak(device: Device, step: Callable[[], Any], variables: Sequence[tf
     """Most bytes allocated on the device while `step` runs, everything else that lives there included.
 
     TensorFlow runs what is ready on whatever thread is free, so chunks are cut differently in each step and peaks
-    differ, by a few percent in most networks and by a third in some: the most of several steps counts, and the spread.
+    differ, by a few percent in most networks and by a third in some: the most of several steps counts, and the spread;
+    of their times the least.
 
     Parameters
     ----------

@@ -9,11 +9,15 @@ Only addresses are taken: the system gives memory to what is written.
 
 from __future__ import annotations
 
+import logging
+
 import tensorflow as tf
 
 from .measure import Device
 
 __all__ = ["reserve"]
+
+_log = logging.getLogger(__name__)
 
 _ROOM = 2  # times the budget: what is free is in pieces, too
 _MIB = 2**20
@@ -23,19 +27,20 @@ _reserved: dict[str, int] = {}  # device -> bytes
 
 
 def reserve(device: Device, budget_bytes: int) -> None:
-    """Let the CPU's allocator take what a budget needs in one piece, or as much of it as its hard limit leaves.
+    """Let the CPU's allocator take twice a budget, bytes, in one piece, or as much of it as its hard limit leaves.
 
-    Does nothing on other devices, where the allocator keeps no statistics, and where as much was reserved before.
+    Does nothing on other devices, where the allocator keeps no statistics, and where as much was reserved before. What
+    cannot be had is logged: the allocator goes on piece by piece.
     """
-    if not (device.measurable and device.name.startswith("CPU")):
+    if not (device.measurable and device.is_cpu):
         return
     left = device.limit_bytes - 2 * device.current_bytes() - _SPARE  # as large a piece again may be taken
     size = min(_ROOM * budget_bytes, left)
     if size <= _reserved.get(device.name, 0):
         return
-    _reserved[device.name] = size
+    _reserved[device.name] = size  # or not to be had: to ask again would only take time
     try:
         with tf.init_scope(), tf.device(f"/{device.name}"):
             tf.raw_ops.Empty(shape=[size // _MIB, _MIB // 8], dtype=tf.float64)  # and at once given back
-    except tf.errors.ResourceExhaustedError:  # less is left of the limit: the allocator goes on as it would have
-        return
+    except tf.errors.ResourceExhaustedError as error:
+        _log.info("%s cannot take %d bytes in one piece: %s", device.name, size, str(error.message).splitlines()[0])

@@ -177,11 +177,11 @@ def child_cell(request: dict) -> dict:
         "expected_bytes": report["expected_bytes"],
         "exceeded_bytes": report["exceeded_bytes"],
         "plans_tried": len(report["attempts"]),
-        "strict_order": any(
-            a["strict"] for a in report["attempts"] if a["measured_bytes"] == report["measured_peak_bytes"]
-        ),
+        "strict_order": report["strict"],
         "recomputations": report["recomputations"],
         "overhead": report["overhead"],
+        "strict_cost": report["strict_cost"],
+        "predicted_ratio": report["step_ratio"],
         "gap": report["gap"],
         "step_ratio": step_ratio,
         "plain_step_ms": plain_ms,
@@ -391,8 +391,8 @@ def write_table(output: Path) -> None:
             f"| {title} | {share} | {cell['peak_bytes'] / 1e6:.0f}, {cell['fit_peak_bytes'] / 1e6:.0f} MB{again} "
             f"| {cell['predicted_bytes'] / 1e6:.0f} MB "
             f"| {'yes' if cell['bit_equal'] else 'NO'} | {error} | {cell['step_ratio']:.2f}x "
-            f"| {1 + cell['overhead']:.2f}x | {cell['gap']:.1%} | {cell['compile_seconds']:.0f} s "
-            f"({cell['seconds'].get('costs', 0):.0f} s) | {hard[0]} / {hard[1]} |"
+            f"| {cell.get('predicted_ratio', 1 + cell['overhead']):.2f}x | {cell['gap']:.1%} "
+            f"| {cell['compile_seconds']:.0f} s ({cell['seconds'].get('costs', 0):.0f} s) | {hard[0]} / {hard[1]} |"
         )
     (output / "table.md").write_text("\n".join(lines) + "\n")
     pd.json_normalize(cells).to_csv(output / "cells.csv", index=False)

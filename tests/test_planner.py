@@ -145,6 +145,10 @@ def test_strict_order_where_it_takes_no_longer(monkeypatch, seconds, rest):
     assert first.target_bytes == second.target_bytes
     assert others and all(a.strict is rest for a in others)
     assert report.overhead == others[-1].overhead
+    assert report.strict is rest and report.strict_cost == seconds
+    values = report.to_dict()
+    assert values["step_ratio"] == pytest.approx((1 + report.overhead) * (seconds if rest else 1))
+    assert ("keep one strict order, 1.02 times the seconds" in str(report)) is rest
 
 
 def test_an_unsteady_plan_gives_way_to_strict_order(monkeypatch):

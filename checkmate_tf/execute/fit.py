@@ -77,7 +77,7 @@ def fit(job: Job, target: int | None = None, strict: bool = False) -> Candidate:
     job.options.tell("measure", 1, 1, "")
     if search.best is None:
         raise search.unkept()
-    return search.best
+    return replace(search.best, strict_cost=search.strict_cost)
 
 
 class _Search:
@@ -101,7 +101,7 @@ class _Search:
     best : Candidate or None
         The cheapest whose steps are expected to stay within the budget.
     strict_cost : float or None
-        Times the cost of a step: what strict order was measured to take; None before.
+        Times the seconds of a step: what strict order was measured to take; None before.
     """
 
     def __init__(self, job: Job, target: int, strict: bool) -> None:
@@ -109,7 +109,7 @@ class _Search:
         self.targets = {strict: target}
         self.attempts: list[Attempt] = []
         self.best: Candidate | None = None
-        self.strict_cost: float | None = None
+        self.strict_cost = job.strict_cost
         self._again: tuple[Schedule, Attempt] | None = None  # measured out of order, and now in strict order
         self._tried: set[tuple[bytes, bool]] = set()
         self._known: dict[int, Schedule | InfeasibleBudgetError] = {}  # target -> what came of it
@@ -154,7 +154,7 @@ class _Search:
             self.targets[self.strict] = min(schedule.peak_bytes, self.target) - job.budget_bytes // 10
             return
         if before is not None:
-            self.strict_cost = peak.seconds / before.seconds
+            self.strict_cost = max(1.0, peak.seconds / before.seconds)
         fits = peak.sure_bytes <= job.most_bytes
         if fits and self._is_best(schedule):
             self.best = Candidate(schedule, limit, peak)

@@ -105,6 +105,8 @@ class Job:
         How many gradients of the program read codes; see `trace.encodings`.
     plain_cost : float or None
         Of the plain step, where the graph is not that step's: with codes.
+    strict_cost : float or None
+        Times the seconds of a step: what one strict order was measured to take before.
     attempts : list of Attempt
         What was measured for it, in order; added to.
     """
@@ -118,6 +120,7 @@ class Job:
     places: tuple[str, ...] = ()
     codes: int = 0
     plain_cost: float | None = None
+    strict_cost: float | None = None
     attempts: list[Attempt] = field(default_factory=list)
 
     @property
@@ -203,11 +206,14 @@ class Candidate:
         As `emit` takes it; 0 for one strict order.
     measured : Peak or None
         Of the device; None if it was not measured.
+    strict_cost : float or None
+        Times the seconds of a step: what one strict order was measured to take.
     """
 
     schedule: Schedule
     limit_bytes: int
     measured: Peak | None
+    strict_cost: float | None = None
 
 
 @contextmanager

@@ -170,9 +170,10 @@ def _places(distribution: Distribution | None) -> tuple[str, ...]:
 
 
 def _measured(best: Candidate) -> dict[str, Any]:
-    """What a report says of the measurement."""
+    """What a report says of the plan as it was measured."""
     peak = best.measured
-    return {"measured_peak_bytes": peak and peak.bytes, "sure_bytes": peak and peak.sure_bytes}
+    values = {"measured_peak_bytes": peak and peak.bytes, "sure_bytes": peak and peak.sure_bytes}
+    return {**values, "strict": not best.limit_bytes, "strict_cost": best.strict_cost}
 
 
 def plan_again(
@@ -215,6 +216,7 @@ def plan_again(
         _places(distribution),
         codes=sum(report.encodings.values()),
         plain_cost=report.plain_cost,
+        strict_cost=report.strict_cost,
     )
     target = planned.schedule.peak_bytes - (peak_bytes - int(SURE * report.budget_bytes))
     steady = True in job.orders and not (expected and planned.limit_bytes)  # out of order steps took more than expected

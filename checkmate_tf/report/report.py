@@ -126,6 +126,11 @@ class Report:
         How many gradients read codes of forward values instead of the values, with `operators="choose"`.
     plain_cost : float or None
         Of the plain step, where the schedule's graph is not that step's: with encodings.
+    strict : bool
+        Whether computations keep one strict order.
+    strict_cost : float or None
+        What that order takes, in parallelism: the seconds of a step in it over those out of order, as measured; None if
+        no plan was measured in both.
     """
 
     model: str
@@ -151,6 +156,8 @@ class Report:
     replicas: int = 1
     encodings: Mapping[str, int] = field(default_factory=dict)
     plain_cost: float | None = None
+    strict: bool = False
+    strict_cost: float | None = None
 
     @property
     def base_cost(self) -> float:
@@ -160,6 +167,12 @@ class Report:
     @property
     def overhead(self) -> float:
         return self.schedule.cost / self.base_cost - 1 if self.base_cost else 0.0
+
+    @property
+    def step_ratio(self) -> float:
+        """Time of a step over the plain step's, expected: recomputation, and what strict order was measured to take."""
+        order = self.strict_cost if self.strict and self.strict_cost is not None else 1.0
+        return (1 + self.overhead) * order
 
     @property
     def proven_overhead(self) -> float:
@@ -184,6 +197,7 @@ class Report:
             **values,
             "overhead": self.overhead,
             "proven_overhead": self.proven_overhead,
+            "step_ratio": self.step_ratio,
             "gap": schedule.gap,
             "strategy": schedule.strategy,
             "solver": schedule.solver,
@@ -262,6 +276,9 @@ class Report:
             ),
             ("time", ", ".join(f"{k} {v:.1f} s" for k, v in self.seconds.items())),
         ]
+        if self.strict:
+            took = "" if self.strict_cost is None else f", {self.strict_cost:.2f} times the seconds, measured"
+            rows.insert(6, ("order", f"computations keep one strict order{took}; step {self.step_ratio:.2f}x expected"))
         if self.encodings:
             kinds = ", ".join(f"{count} {kind}" for kind, count in self.encodings.items())
             rows.insert(6, ("operators", f"{sum(self.encodings.values())} gradients read codes ({kinds}), exactly"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -343,6 +344,39 @@ def test_measurements_are_fed_as_by_fit():
         assert [float(run()) for _ in range(3)] == [8.0] * 3
     assert seen == [((4, 2), (4,))] * 2
     assert float(fed_as_by_fit(lambda: tf.constant(1.0), [], Device("CPU:0", 10**9, measurable=False))()) == 1.0
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+def test_as_many_batches_are_ready_as_the_pipeline_keeps(prefetch):
+    """A batch of 16 MiB may get a piece of up to twice its size."""
+    device, batch = find_device(), [tf.zeros([4, 2**20])]
+    before = device.current_bytes()
+    run = fed_as_by_fit(tf.reduce_sum, batch, device, prefetch)
+    assert float(run()) == 0
+    ready, until = -1, time.monotonic() + 10
+    while ready < prefetch * 2**24 and time.monotonic() < until:
+        time.sleep(0.05)
+        ready = device.current_bytes() - before
+    assert prefetch * 2**24 <= ready <= prefetch * 2**25 + 2**20
+    del run
+
+
+@pytest.mark.parametrize("prefetch", [-1, 1.5, True, "2"])
+def test_a_pipeline_keeps_a_whole_number_of_batches(prefetch):
+    model = make(DENSE)
+    with pytest.raises(checkmate_tf.BatchSizeError, match="prefetch=.* is not a whole number of batches"):
+        compile_quickly(model, DENSE, prefetch=prefetch)
+    with pytest.raises(checkmate_tf.BatchSizeError, match="prefetch="):
+        checkmate_tf.gradient_function(model, "mse", batch_size=4, prefetch=prefetch)
+    assert not hasattr(model, "checkmate")
+
+
+def test_plans_are_measured_with_the_batches_that_the_pipeline_keeps(monkeypatch):
+    fed, real = [], fit.fed_as_by_fit
+    monkeypatch.setattr(fit, "fed_as_by_fit", lambda *given: fed.append(given[3:]) or real(*given))
+    compile_quickly(make(DENSE), DENSE, verify=True, budget="10GB", prefetch=2)
+    compile_quickly(make(DENSE), DENSE, verify=True, budget="10GB")
+    assert set(fed) == {(2,), (None,)}
 
 
 def test_planning_again_ends(monkeypatch, caplog):

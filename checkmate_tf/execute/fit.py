@@ -314,7 +314,7 @@ def _measure(job: Job, plan: Plan, limit_bytes: int) -> Peak | None:
     for k, t in enumerate(program.step.inputs):
         with tf.device(job.places[k * len(job.places) // len(program.step.inputs)] if job.places else None):
             batch.append(example(program.static.tensors[id(t)]))
-    step = fed_as_by_fit(planned, batch, device)
+    step = fed_as_by_fit(planned, batch, device, job.options.prefetch)
     try:
         peak, reason = measure_peak(device, step, captured_variables(program.step.captures))
     except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:

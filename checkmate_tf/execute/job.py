@@ -57,6 +57,8 @@ class PlanOptions:
     operators : str
         "default", or "choose": gradients may read codes of forward values instead of the values; see
         `trace.encodings`.
+    prefetch : int or None
+        Batches that the input pipeline keeps ready beside the one in use, on a CPU; None: as `fit` on arrays does.
     """
 
     budget: Budget = field(default_factory=lambda: parse_budget("auto"))
@@ -72,6 +74,7 @@ class PlanOptions:
     schedule: str | os.PathLike[str] | None = None
     jit_compile: bool = False
     operators: str = "default"
+    prefetch: int | None = None
 
     def tell(self, stage: str, done: float, total: float, text: str = "") -> None:
         """Report progress, if anybody listens."""

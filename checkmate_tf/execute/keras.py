@@ -22,7 +22,7 @@ from .frameworks import as_called, framework_of, is_compiled
 from .job import PlanOptions
 from .planner import step_graph
 from .progress import progress_bars
-from .spec import data_spec
+from .spec import check_prefetch, data_spec
 
 __all__ = ["compile", "gradient_function", "op_graph", "restore"]
 
@@ -46,6 +46,7 @@ def compile(  # noqa: A001 - the name that the package offers
     cache: bool = True,
     schedule: str | os.PathLike[str] | None = None,
     operators: str = "default",
+    prefetch: int | None = None,
 ) -> keras.Model:
     """Make a compiled Keras model train within a memory budget, with the same numbers.
 
@@ -87,6 +88,9 @@ def compile(  # noqa: A001 - the name that the package offers
         `"choose"` lets gradients read codes of forward values (a bit for the sign of each element after a ReLU, a byte
         for each window of a max-pooling, a bit for each element of a mask) where that costs less than to keep or
         compute the values; the numbers stay the same, bit by bit. `"default"`: as TensorFlow has them.
+    prefetch : int, optional
+        On a CPU, where the input pipeline shares the device: how many batches yours keeps ready beside the one in use.
+        Plans are measured so. By default as `fit` feeds arrays, which keeps several.
 
     Returns
     -------
@@ -114,6 +118,7 @@ def compile(  # noqa: A001 - the name that the package offers
     wanted = parse_budget(budget)
     check_operators(operators, schedule)
     _check_model(model)
+    check_prefetch(prefetch)
     distribution = distribution_of(model)
     jit_compile = _resolve_jit(model)
     if operators == "choose" and (jit_compile or distribution is not None):
@@ -130,7 +135,7 @@ def compile(  # noqa: A001 - the name that the package offers
     with progress_bars(progress) as tell:
         options = PlanOptions(
             wanted, strategy, costs, time_limit, gap, seed, verify, progress=tell, cache=cache, schedule=schedule,
-            jit_compile=jit_compile, operators=operators,
+            jit_compile=jit_compile, operators=operators, prefetch=prefetch,
         )  # fmt: skip
         earlier = getattr(model, "_checkmate_controller", None)
         controller = Controller(model, options, batch, _plain_step(model), distribution)
@@ -167,6 +172,7 @@ def gradient_function(
     cache: bool = True,
     schedule: str | os.PathLike[str] | None = None,
     operators: str = "default",
+    prefetch: int | None = None,
 ) -> Callable[..., tuple[tf.Tensor, list[tf.Tensor]]]:
     """Loss and gradients within a memory budget, for training loops of one's own.
 
@@ -177,7 +183,7 @@ def gradient_function(
     loss : callable (y, y_pred) -> tensor, or a Keras loss's name
         The mean of what it returns, plus the model's own losses, is differentiated.
     budget, batch_size, input_spec, data, strategy, costs, time_limit, gap, seed, verify, progress, cache, schedule, \
-    operators
+    operators, prefetch
         As for `compile`. The budget holds gradients, which are alive when the function returns.
 
     Returns
@@ -188,6 +194,7 @@ def gradient_function(
     """
     wanted = parse_budget(budget)
     check_operators(operators, schedule)
+    check_prefetch(prefetch)
     _check_built(model)
     distribution = distribution_of(model)
     if distribution is not None:
@@ -220,7 +227,7 @@ def gradient_function(
     with progress_bars(progress) as tell:
         options = PlanOptions(
             wanted, strategy, costs, time_limit, gap, seed, verify, progress=tell, cache=cache, schedule=schedule,
-            operators=operators,
+            operators=operators, prefetch=prefetch,
         )  # fmt: skip
         controller = Controller(model, options, batch_size, as_called(model, gradients))
         planned = controller.plan(spec)

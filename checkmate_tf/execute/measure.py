@@ -143,7 +143,9 @@ def captured_variables(captures: Sequence[tuple[Any, tf.Tensor]]) -> list[_Captu
     return list(found.values())
 
 
-def fed_as_by_fit(function: Callable[..., Any], batch: Sequence[tf.Tensor], device: Device) -> Callable[[], Any]:
+def fed_as_by_fit(
+    function: Callable[..., Any], batch: Sequence[tf.Tensor], device: Device, prefetch: int | None = None
+) -> Callable[[], Any]:
     """A training step on new data each time, fed as `fit` feeds it.
 
     On the CPU the batches that a pipeline prepares meanwhile share the allocator with the step, in number and in the
@@ -155,14 +157,17 @@ def fed_as_by_fit(function: Callable[..., Any], batch: Sequence[tf.Tensor], devi
         The step, to be traced.
     batch : sequence of tf.Tensor
         Its inputs.
+    prefetch : int, optional
+        Batches that the pipeline keeps ready beside the one in use; by default as `fit` on arrays does.
     """
     specs = [tf.TensorSpec(t.shape, t.dtype) for t in batch]
     if not batch or not device.is_cpu:
         concrete = tf.function(function, autograph=False).get_concrete_function(*specs)
         return lambda: concrete(*map(_copied, batch))
     data = tf.data.Dataset.from_tensors(tuple(batch)).repeat()
-    data = data.map(lambda *tensors: tuple(tf.raw_ops.DeepCopy(x=t) for t in tensors), tf.data.AUTOTUNE)
-    feed = iter(data.prefetch(tf.data.AUTOTUNE))
+    parallel = tf.data.AUTOTUNE if prefetch is None else None  # calls in parallel keep batches ready by themselves
+    data = data.map(lambda *tensors: tuple(tf.raw_ops.DeepCopy(x=t) for t in tensors), parallel)
+    feed = iter(data.prefetch(tf.data.AUTOTUNE if prefetch is None else prefetch))
     step = tf.function(lambda: function(*next(feed)), autograph=False).get_concrete_function()
     return lambda: step()
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from ..errors import BatchSizeError, DynamicShapeError, ModelError
 from .frameworks import structs_of
 
-__all__ = ["batch_of", "data_spec", "example", "open_batch", "spec_of_tensors"]
+__all__ = ["batch_of", "check_prefetch", "data_spec", "example", "open_batch", "spec_of_tensors"]
 
 _ASK = "give batch_size=, input_spec= (tf.TensorSpecs with a batch dimension) or data= (arrays or a tf.data.Dataset)"
 
@@ -52,6 +52,17 @@ def data_spec(model: keras.Model, batch_size: int | None, input_spec: Any, data:
     if batch_size is not None and found is not None and found > batch_size:
         raise BatchSizeError(f"the given data has batches of {found}, batch_size is {batch_size}: they must agree")
     return open_batch(spec), batch_size or int(found or 0)
+
+
+def check_prefetch(prefetch: object) -> None:
+    """Say so if a number of batches is none.
+
+    Raises
+    ------
+    BatchSizeError
+    """
+    if prefetch is not None and (isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0):
+        raise BatchSizeError(f"prefetch={prefetch!r} is not a whole number of batches, nor None, for as fit() does")
 
 
 def spec_of_tensors(data: Any) -> Any:

@@ -6,8 +6,10 @@ ResNet50 and a transformer. For each network:
 1. The plain model's peak in `fit` is measured at a stated batch, and the limit is a tenth more, so that plain's answer
    is about that batch (`--limit` sets another, the same for all). Each rival enters with its variant of least peak.
 2. A batch trains if a child process, whose CPU allocator may take no more than the limit
-   (`TF_CPU_BFC_MEM_LIMIT_IN_MB`), ends two steps of `fit`. Ours is compiled for each batch, within 90% of the limit. A
-   child that crashes has run out of memory; a budget that is refused does not train.
+   (`TF_CPU_BFC_MEM_LIMIT_IN_MB`), ends two steps of `fit`. Batches come from a generator, one at a time: the arrays of
+   a whole epoch, and batches that a pipeline keeps ready, would share the allocator with the model. Ours is compiled
+   for each batch, within 90% of the limit. A child that crashes has run out of memory; a budget that is refused does
+   not train.
 3. The batch is doubled from the stated one (or halved, if that does not train) and then bisected to within 5%.
 
     python benchmarks/batch_size_real.py                    # two networks at small batches
@@ -22,6 +24,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cells import (
     FAILED,
@@ -48,6 +51,10 @@ from rivals import (
     networks_of,
     slug,
 )
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    from networks import Network
 
 STATED = {"mobilenet": 32, "unet": 32, "resnet50": 16, "transformer": 32}
 QUICK = {"unet": 16, "transformer": 16}
@@ -196,14 +203,22 @@ def answer_trial(request: dict) -> dict:
         model = build(network, request["variant"])
         if request["variant"]["way"] == "ours":
             budget = int(BUDGET_OF_LIMIT * request["limit_mb"] * 2**20)
-            compile_ours(model, network, budget, request["time_limit"])
-        x, y = network.data(STEPS)
-        history = model.fit(x, y, batch_size=network.batch_size, shuffle=False, verbose=0)
+            compile_ours(model, network, budget, request["time_limit"], prefetch=0)
+        history = model.fit(one_by_one(network), steps_per_epoch=STEPS, verbose=0)
     except checkmate_tf.InfeasibleBudgetError as error:
         return {"outcome": "refused", "reason": str(error)}
     except (tf.errors.ResourceExhaustedError, MemoryError) as error:
         return {"outcome": OUT_OF_MEMORY, "reason": str(error).splitlines()[0][:240]}
     return {"outcome": "trains", "loss": history.history["loss"][0]}
+
+
+def one_by_one(network: Network) -> tf.data.Dataset:
+    """Batches of a network, each made when it is asked for."""
+    import tensorflow as tf
+
+    signature = tuple(tf.TensorSpec(a.shape, a.dtype) for a in network.data(1))
+    batches = lambda: (network.data(1, seed) for seed in range(STEPS))  # noqa: E731 - a short callback
+    return tf.data.Dataset.from_generator(batches, output_signature=signature)
 
 
 # Results --------------------------------------------------------------------------------------------------------------
@@ -256,7 +271,8 @@ def write(output: Path) -> None:
 
 
 NOTE = f"""\
-A batch trains if {STEPS} steps of `fit` end in a child process whose allocator may take no more than the limit:
+A batch trains if {STEPS} steps of `fit`, fed one batch at a time, end in a child process whose allocator may take no
+more than the limit:
 {LIMIT_OVER_PEAK:g} times the plain model's peak in `fit` at the stated batch, unless another was asked for. Found by
 bisection to within 5%, or to the next whole batch. Ours is compiled for each batch within {BUDGET_OF_LIMIT:.0%} of the
 limit, in the same process; "refused" is its answer before training.

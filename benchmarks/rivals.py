@@ -102,8 +102,10 @@ def build(network: Network, variant: Variant) -> keras.Model:
     return model
 
 
-def compile_ours(model: keras.Model, network: Network, budget_bytes: int, time_limit: float) -> None:
-    """Make the model train within the budget.
+def compile_ours(
+    model: keras.Model, network: Network, budget_bytes: int, time_limit: float, prefetch: int | None = None
+) -> None:
+    """Make the model train within the budget, fed by a pipeline that keeps so many batches ready.
 
     Raises
     ------
@@ -113,7 +115,13 @@ def compile_ours(model: keras.Model, network: Network, budget_bytes: int, time_l
     import checkmate_tf
 
     checkmate_tf.compile(
-        model, budget=budget_bytes, data=network.data(1), time_limit=time_limit, progress=False, cache=False
+        model,
+        budget=budget_bytes,
+        data=network.data(1),
+        time_limit=time_limit,
+        prefetch=prefetch,
+        progress=False,
+        cache=False,
     )
 
 

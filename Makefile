@@ -34,7 +34,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/emission.py --full
 	$(BIN)/python benchmarks/applications.py --full
 
-FIGURES := memory_by_model integrality_gap rounding approximation budget_sweep monet peers batch_size_real
+FIGURES := memory_by_model integrality_gap rounding approximation budget_sweep monet monet_details peers batch_size_real
 
 figures: $(STAMP)
 	for figure in $(FIGURES); do $(BIN)/python benchmarks/$$figure.py || exit 1; done

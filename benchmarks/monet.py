@@ -128,7 +128,8 @@ def answer(request: dict) -> dict:
     return (solve_one if request["run"] == "solve" else describe)(request)
 
 
-def _operators(network: str, **ways: Any) -> Any:
+def operators_of(network: str, **ways: Any) -> Any:
+    """The layer graph of one of `NETWORKS`, with its ways."""
     from models import MODELS
 
     from checkmate_tf.trace.layer_operators import layer_operators
@@ -146,10 +147,10 @@ def describe(request: dict) -> dict:
     from checkmate_tf.strategies.gist import gist
     from checkmate_tf.strategies.monet_formulation import monet_program
 
-    operators = _operators(request["network"])
+    operators = operators_of(request["network"])
     graph = operators.choose().graph
     peak = keep_all(graph).peak_bytes
-    encoded = _operators(request["network"], sparsity=SPARSITY, bits=BITS)
+    encoded = operators_of(request["network"], sparsity=SPARSITY, bits=BITS)
     points = {"lossless": gist(encoded), f"{BITS} bits": gist(encoded, reduced=True)}
     programs = {"monet-noop": OperatorGraph(graph, {}), "monet": operators}
     sizes = {name: monet_program(of, PROGRAM_BYTES).milp.matrix.shape for name, of in programs.items()}
@@ -175,7 +176,7 @@ def solve_one(request: dict) -> dict:
     from checkmate_tf.strategies.choose import choose_operators
     from checkmate_tf.strategies.monet import monet
 
-    operators = _operators(request["network"])
+    operators = operators_of(request["network"])
     graph = operators.choose().graph
     system, budget, options = request["system"], request["budget_bytes"], SolveOptions(time_limit=request["limit"])
     begun = time.perf_counter()

@@ -1,7 +1,7 @@
 """MONeT's figures 4 and 5 and tables 5 and 6: what each kind of way saves, memory along the step, and solve times.
 
-The graphs of `monet.py`, each within 53% of its peak without recomputation (the paper's 8 GB of about 15); for the solve
-times 60, 70 or 80% where no schedule in the default ways has less.
+The graphs of `monet.py`, each within 53% of its peak without recomputation (the paper's 8 GB of about 15); for the
+solve times 60, 70 or 80% where no schedule in the default ways has less.
 
 - Figure 4: our search for ways and schedule, with no further ways, with codes (masks, indices, packed masks), with
   other values (a ReLU's input, a batch normalisation's output, which gives other bits), and with all. Convolution

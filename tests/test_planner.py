@@ -306,14 +306,33 @@ def _crowded_after_planning(monkeypatch, budget, share, limit_bytes=None):
     return model, report
 
 
-def test_room_is_made_for_data_before_training(monkeypatch, no_grappler):
+@pytest.mark.parametrize("share", [1.05, 0.995])
+def test_room_is_made_for_data_before_training(monkeypatch, no_grappler, share):
     plain = make(DENSE)
-    model, first = _crowded_after_planning(monkeypatch, 0.95, 1.05)
+    model, first = _crowded_after_planning(monkeypatch, 0.95, share)
     assert train(model, DENSE) == train(plain, DENSE)
     assert_same_state(plain, model)
-    assert model.checkmate.expected_bytes == (int(1.05 * first.budget_bytes),)
+    assert model.checkmate.expected_bytes == (int(share * first.budget_bytes),)
     assert not model.checkmate.exceeded_bytes and "room for data" in str(model.checkmate)
     assert model.checkmate.predicted_peak_bytes < first.predicted_peak_bytes
+
+
+def test_data_that_fits_is_not_planned_for(monkeypatch):
+    model, first = _crowded_after_planning(monkeypatch, 0.95, 0.985)
+    train(model, DENSE)
+    assert model.checkmate.attempts == first.attempts and not model.checkmate.replanned
+
+
+def test_data_that_fits_exactly_is_never_refused(monkeypatch, caplog):
+    """There is no tighter plan, but what is expected is within the budget: it trains, though its limit is near."""
+    model, first = _crowded_after_planning(monkeypatch, 0.95, 0.995)
+    monkeypatch.setattr("checkmate_tf.execute.controller.plan_again", _refuse)
+    train(model, DENSE)
+    assert model.checkmate.attempts == first.attempts and "no plan leaves room" in caplog.text
+
+
+def _refuse(*_):
+    raise InfeasibleBudgetError("no schedule fits", 1, 2, proven=False)
 
 
 def test_data_without_room_is_refused_below_a_hard_limit(monkeypatch):

@@ -26,6 +26,7 @@ __all__ = ["Controller", "batch_errors", "build_training"]
 
 log = logging.getLogger("checkmate_tf")
 
+_FULL = 0.99  # share of the budget: where data is expected to fill more of it, room is made before training
 _PLANS_AGAIN = 3  # most new plans for data, or after peaks over the budget while training
 _TOO_LARGE = "[checkmate_tf: batch too large]"  # before and after the message
 
@@ -149,7 +150,7 @@ class Controller:
         self.model.jit_compile = self.jit_compile
 
     def make_room(self) -> None:
-        """Before training, plan again if what has come to the device (the data of `fit`) will push it over the budget.
+        """Before training, plan again if what has come to the device (the data of `fit`) will fill the budget.
 
         Raises
         ------
@@ -164,13 +165,13 @@ class Controller:
         if report.replanned >= _PLANS_AGAIN:  # no reason to refuse what may train as it did
             return
         peak = expected_peak_bytes(planned, device)
-        if report.measured_peak_bytes is None or not report.budget_bytes < peak < (self.unfit or peak + 1):
+        if report.measured_peak_bytes is None or not _FULL * report.budget_bytes < peak < (self.unfit or peak + 1):
             return
         log.info("%s: %s are expected while training", self.model.name, format_bytes(peak))
         try:
             self._plan_again(key, peak, expected=True)
         except InfeasibleBudgetError as error:
-            if near_limit(device, peak):
+            if peak > report.budget_bytes and near_limit(device, peak):
                 raise InfeasibleBudgetError(
                     f"with its data the training of {self.model.name!r} is expected to need {format_bytes(peak)} of "
                     f"the {format_bytes(device.limit_bytes)} that its allocator may take, and there is no smaller plan "

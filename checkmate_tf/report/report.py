@@ -119,7 +119,7 @@ class Report:
         Most bytes on the device since this plan was made, evaluation and input pipeline included: updated while it
         trains.
     expected_bytes : tuple of int
-        Peaks over the budget, expected with the data of `fit` before training began, that led to new plans.
+        Peaks expected with the data of `fit` before training began, too near the budget, that led to new plans.
     exceeded_bytes : tuple of int
         Peaks over the budget, measured while training, that led to new plans.
     encodings : mapping from kind to int

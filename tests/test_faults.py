@@ -165,8 +165,8 @@ STAGES = {
     "measure: after the last step": (
         "checkmate_tf.execute.measure:Device.peak_bytes", {"verify": True, "budget": "1GB"}
     ),
-    "measure: memory is given back": (
-        "checkmate_tf.execute.measure:_Captured.release", {"verify": True, "budget": "1GB"}
+    "measure: a value is written": (
+        "tensorflow:raw_ops.DisableCopyOnRead", {"verify": True, "budget": "1GB"}
     ),
     "measure: values are put back": (
         "checkmate_tf.execute.measure:_Captured.assign", {"verify": True, "budget": "1GB"}

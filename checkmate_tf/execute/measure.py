@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from ..report import Peak
@@ -25,6 +26,7 @@ HOW_TO_MEASURE = (
 )
 
 
+_NO_INDEX = np.zeros(0, np.int32)  # of a scalar
 _STEPS, _LEAST_STEPS, _SECONDS = 16, 2, 6.0
 
 
@@ -95,26 +97,21 @@ class _Captured:
         return tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.dtype).numpy()
 
     def assign(self, value: Any) -> None:
-        # Not by a strided or scattered write in place: from then on every read of the variable would be a copy.
-        tf.raw_ops.AssignVariableOp(resource=self.handle, value=tf.constant(value, self.dtype))
+        """Write a value into the buffer that the variable has.
 
-    def release(self) -> None:
-        """Give the buffer back to the allocator; `assign` must follow."""
-        tf.raw_ops.AssignVariableOp(resource=self.handle, value=tf.zeros([0], self.dtype))
-
-
-def _restore(variables: Sequence[Any], values: Sequence[Any]) -> None:
-    """Put values back, side by side: all buffers are given back first.
-
-    One by one, new buffers would fill the holes that a step left, and the free memory between them would be in pieces
-    too small for a large tensor, for as long as the variables live.
-    """
-    try:
-        for v in variables:
-            if isinstance(v, _Captured):
-                v.release()
-    finally:
-        _assign_all(variables, values)
+        In a new one it would waste what an allocator's piece has beyond its size, for as long as it lives, and steps
+        would train beside more waste than they were measured beside.
+        """
+        given = tf.constant(value, self.dtype)
+        whole = {"begin": [0], "end": [0], "strides": [1], "begin_mask": 1, "end_mask": 1}
+        one = {"begin": _NO_INDEX, "end": _NO_INDEX, "strides": _NO_INDEX, "begin_mask": 0, "end_mask": 0}
+        axes = {"ellipsis_mask": 0, "new_axis_mask": 0, "shrink_axis_mask": 0}
+        try:
+            where = whole if given.shape.rank else one
+            tf.raw_ops.ResourceStridedSliceAssign(ref=self.handle, value=given, **where, **axes)
+            tf.raw_ops.DisableCopyOnRead(resource=self.handle)  # or every read of it would be a copy from now on
+        except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.UnimplementedError):
+            tf.raw_ops.AssignVariableOp(resource=self.handle, value=given)  # the step gave it another shape
 
 
 def _assign_all(variables: Sequence[Any], values: Sequence[Any]) -> None:
@@ -212,5 +209,5 @@ def measure_peak(device: Device, step: Callable[[], Any], variables: Sequence[tf
     except tf.errors.ResourceExhaustedError as error:
         return None, str(error.message).splitlines()[0]
     finally:
-        _restore(variables, before)
+        _assign_all(variables, before)
         tf.config.experimental.reset_memory_stats(device.name)

@@ -49,6 +49,7 @@ SYSTEMS = {
     "monet": "MONeT",
     "checkmate": "ours",
 }
+PAPER = {"problem9": "checkmate", "monet-noop": "monet-noop", "monet": "monet"}  # names in published.csv
 NEAR = {"table5": 0.05, "table6": 0.02}
 ALONG = "ResNet-50"
 COLORS = {"plain": "#8c8c8c", "no ways": "#0072b2", "all ways": "#009e73"}
@@ -227,7 +228,7 @@ def of_paces(cells: Sequence[dict]) -> str:
             some = next(iter(mine.values()))
             row = [f"{network}, {some['budget_bytes'] / some['plain_bytes']:.0%} of {some['plain_bytes'] / 1e9:.1f} GB"]
             for system in SYSTEMS:
-                paper = theirs.get((network, f"hours {'checkmate' if system == 'problem9' else system}"))
+                paper = theirs.get((network, f"hours {PAPER.get(system, '')}"))
                 row.append(_reached(mine, system, share) + (f" ({paper} h)" if paper else ""))
             rows.append(row)
         title = f"## Table {table[-1]}: seconds to within {share:.0%} of the best bound (published, 8 GB)\n\n"

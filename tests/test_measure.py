@@ -51,6 +51,27 @@ def test_a_variable_that_the_step_gives_another_shape_gets_its_value_back():
     np.testing.assert_array_equal(variable.numpy(), np.ones([4, 3]))
 
 
+@pytest.mark.parametrize("error", [tf.errors.ResourceExhaustedError, tf.errors.NotFoundError])
+def test_a_value_that_cannot_be_written_in_place_is_put_back(monkeypatch, error):
+    """Without memory for a second copy, or a kernel, the variable gets a new buffer once it has given its own back."""
+    variable = tf.Variable(tf.ones([4, 3]))
+
+    @tf.function
+    def step():
+        variable.assign(tf.zeros([4, 3]))
+
+    def fail(**_):
+        failed.append(True)
+        raise error(None, None, "not in place")
+
+    failed = []
+    captures = step.get_concrete_function().graph.captures
+    monkeypatch.setattr(tf.raw_ops, "ResourceStridedSliceAssign", fail)
+    measure_peak(find_device(), step, captured_variables(captures))
+    assert failed
+    np.testing.assert_array_equal(variable.numpy(), np.ones([4, 3]))
+
+
 def test_measuring_puts_every_variable_back(monkeypatch):
     # The allocator of the test process may keep no statistics: pretend, the step itself is what matters here.
     monkeypatch.setattr(

@@ -27,6 +27,12 @@ HOW_TO_MEASURE = (
 
 
 _NO_INDEX = np.zeros(0, np.int32)  # of a scalar
+_NOT_IN_PLACE = (  # another shape than the step left, a device without such a kernel, or no memory for a second copy
+    tf.errors.InvalidArgumentError,
+    tf.errors.NotFoundError,
+    tf.errors.UnimplementedError,
+    tf.errors.ResourceExhaustedError,
+)
 _STEPS, _LEAST_STEPS, _SECONDS = 16, 2, 6.0
 
 
@@ -102,16 +108,17 @@ class _Captured:
         In a new one it would waste what an allocator's piece has beyond its size, for as long as it lives, and steps
         would train beside more waste than they were measured beside.
         """
-        given = tf.constant(value, self.dtype)
         whole = {"begin": [0], "end": [0], "strides": [1], "begin_mask": 1, "end_mask": 1}
         one = {"begin": _NO_INDEX, "end": _NO_INDEX, "strides": _NO_INDEX, "begin_mask": 0, "end_mask": 0}
         axes = {"ellipsis_mask": 0, "new_axis_mask": 0, "shrink_axis_mask": 0}
+        where = whole if value.ndim else one
         try:
-            where = whole if given.shape.rank else one
+            given = tf.constant(value, self.dtype)
             tf.raw_ops.ResourceStridedSliceAssign(ref=self.handle, value=given, **where, **axes)
             tf.raw_ops.DisableCopyOnRead(resource=self.handle)  # or every read of it would be a copy from now on
-        except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.UnimplementedError):
-            tf.raw_ops.AssignVariableOp(resource=self.handle, value=given)  # the step gave it another shape
+        except _NOT_IN_PLACE:
+            tf.raw_ops.AssignVariableOp(resource=self.handle, value=tf.zeros([0], self.dtype))  # gives its buffer back
+            tf.raw_ops.AssignVariableOp(resource=self.handle, value=tf.constant(value, self.dtype))
 
 
 def _assign_all(variables: Sequence[Any], values: Sequence[Any]) -> None:

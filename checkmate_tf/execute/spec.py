@@ -55,14 +55,17 @@ def data_spec(model: keras.Model, batch_size: int | None, input_spec: Any, data:
 
 
 def check_prefetch(prefetch: object) -> None:
-    """Say so if a number of batches is none.
+    """Check a number of batches that a pipeline keeps ready, None for as many as `fit` on arrays.
 
     Raises
     ------
     BatchSizeError
+        If it is neither.
     """
     if prefetch is not None and (isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0):
-        raise BatchSizeError(f"prefetch={prefetch!r} is not a whole number of batches, nor None, for as fit() does")
+        raise BatchSizeError(
+            f"prefetch={prefetch!r} is not a whole number of batches: give 0 or more, or None for as fit() does"
+        )
 
 
 def spec_of_tensors(data: Any) -> Any:

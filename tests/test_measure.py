@@ -72,6 +72,21 @@ def test_a_value_that_cannot_be_written_in_place_is_put_back(monkeypatch, error)
     np.testing.assert_array_equal(variable.numpy(), np.ones([4, 3]))
 
 
+@pytest.mark.parametrize(("most_bytes", "steps"), [(None, 17), (10**9, 17), (1000, 3)])
+def test_no_more_steps_once_some_took_more_than_will_do(most_bytes, steps):
+    variable = tf.Variable(tf.ones([1000]))
+    ran = []
+
+    def step():
+        ran.append(True)
+        variable.assign(2 * variable)
+
+    captures = tf.function(lambda: variable.assign(variable)).get_concrete_function().graph.captures
+    peak, _ = measure_peak(find_device(), step, captured_variables(captures), most_bytes)
+    assert len(ran) == steps
+    assert peak.bytes > 4000
+
+
 def test_measuring_puts_every_variable_back(monkeypatch):
     # The allocator of the test process may keep no statistics: pretend, the step itself is what matters here.
     monkeypatch.setattr(

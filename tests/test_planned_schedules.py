@@ -48,7 +48,7 @@ def measured(monkeypatch, *extra):
     """Let the device measure what is predicted and so many bytes more; the last goes on."""
     left = list(extra)
 
-    def measure(job, plan, limit_bytes):
+    def measure(job, plan, limit_bytes, most_bytes):
         peak = evaluate(job.graph, plan).peak_bytes + (left.pop(0) if len(left) > 1 else left[0])
         return Peak(peak, peak, 1.0)
 

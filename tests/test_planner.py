@@ -81,7 +81,7 @@ def _measures(monkeypatch, *extra):
     """Let the device measure what is predicted and so many bytes more (None: out of memory); the last goes on."""
     calls = []
 
-    def measure(job, plan, limit_bytes):
+    def measure(job, plan, limit_bytes, most_bytes):
         more = extra[min(len(calls), len(extra) - 1)]
         calls.append(limit_bytes)
         return None if more is None else steady(evaluate(job.graph, plan).peak_bytes + more)
@@ -104,7 +104,7 @@ def test_a_peak_over_the_budget_plans_again(monkeypatch):
 def test_steps_that_differ_leave_room(monkeypatch):
     """A peak within the budget is not enough where the next step may take more."""
 
-    def measure(job, plan, limit_bytes):
+    def measure(job, plan, limit_bytes, most_bytes):
         peak = evaluate(job.graph, plan).peak_bytes
         return Peak(peak, peak + 500_000, 1.0)
 
@@ -135,7 +135,7 @@ def test_computations_out_of_order_leave_room_in_the_budget(monkeypatch):
 def test_strict_order_where_it_takes_no_longer(monkeypatch, seconds, rest):
     """The first plan over the budget is measured in strict order, too; all others in the order that costs less."""
 
-    def measure(job, plan, limit_bytes):
+    def measure(job, plan, limit_bytes, most_bytes):
         peak = evaluate(job.graph, plan).peak_bytes + (500_000 if limit_bytes else 450_000)
         return Peak(peak, peak, 1.0 if limit_bytes else seconds)
 
@@ -152,8 +152,26 @@ def test_strict_order_where_it_takes_no_longer(monkeypatch, seconds, rest):
     assert ("keep one strict order, 1.02 times the seconds" in str(report)) is rest
 
 
+def test_strict_order_is_not_measured_where_a_plan_that_fits_costs_as_little(monkeypatch):
+    """Strict order is taken to cost a tenth of a step, which is more than there is to save."""
+    calls = []
+
+    def measure(job, plan, limit_bytes, most_bytes):
+        calls.append(most_bytes)
+        peak = evaluate(job.graph, plan).peak_bytes
+        return steady(peak if len(calls) == 1 else job.budget_bytes + peak)
+
+    monkeypatch.setattr(fit, "_measure", measure)
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget="1.4MB").checkmate
+    first, *others = report.attempts
+    assert 0.02 < first.overhead < 0.1 and report.overhead == first.overhead
+    assert others and not any(a.strict for a in others)
+    most = int(0.98 * report.budget_bytes)
+    assert calls == [None] + [most] * len(others)
+
+
 def test_an_unsteady_plan_gives_way_to_strict_order(monkeypatch):
-    def measure(job, plan, limit_bytes):
+    def measure(job, plan, limit_bytes, most_bytes):
         peak = evaluate(job.graph, plan).peak_bytes
         return Peak(peak, int(1.06 * peak) if limit_bytes else peak, 1.0)
 
@@ -166,7 +184,7 @@ def test_an_unsteady_plan_gives_way_to_strict_order(monkeypatch):
 def test_the_order_whose_next_schedule_costs_less_comes_first(monkeypatch):
     """Out of order pieces take as much again, in strict order none to speak of, and it takes little longer."""
 
-    def measure(job, plan, limit_bytes):
+    def measure(job, plan, limit_bytes, most_bytes):
         peak = evaluate(job.graph, plan).peak_bytes
         most = 2 * peak - job.graph.constant_bytes if limit_bytes else peak + 415_000
         return Peak(most, most, 1.0 if limit_bytes else 1.004)
@@ -254,7 +272,7 @@ def test_a_peak_over_the_budget_while_training_plans_again(monkeypatch, no_grapp
 
 
 def test_a_strict_plan_is_made_anew_in_strict_order(monkeypatch, no_grappler):
-    def measure(job, plan, limit_bytes):
+    def measure(job, plan, limit_bytes, most_bytes):
         return steady(evaluate(job.graph, plan).peak_bytes * (10 if limit_bytes else 1))
 
     monkeypatch.setattr(fit, "_measure", measure)

@@ -73,7 +73,8 @@ def fit(job: Job, target: int | None = None, strict: bool = False) -> Candidate:
         limit = 0 if search.strict else job.limit_bytes(schedule)
         if not job.measure:
             return Candidate(schedule, limit, None)
-        search.learn(schedule, _attempt(job, schedule, search.target, limit, len(search.attempts)), limit)
+        number, needless = len(search.attempts), search.best is not None
+        search.learn(schedule, _attempt(job, schedule, search.target, limit, number, needless), limit)
     job.options.tell("measure", 1, 1, "")
     if search.best is None:
         raise search.unkept()
@@ -84,11 +85,12 @@ class _Search:
     """Which schedule is measured next, by what the device said of those before.
 
     Computations may run out of order, or in one strict order, which makes the allocator's peak lower and steadier and
-    costs parallelism, more in some networks than in others. The first schedule that is over the budget or unsteady is
-    measured in strict order, too. From then on each measurement corrects the target of its order, down when the peak is
-    over the budget and up when much of the budget is left, and the order whose next schedule costs less comes first,
-    what strict order takes as measured included. When nothing that fits a corrected target is feasible, the least that
-    is comes next; and if that is near, other schedules with the least peak are tried.
+    costs parallelism, more in some networks than in others. The first schedule that is unsteady, or over the budget and
+    none that fits costs as little, is measured in strict order, too. From then on each measurement corrects the target
+    of its order, down when the peak is over the budget and up when much of the budget is left, and the order whose next
+    schedule costs less comes first, what strict order takes as measured included. When nothing that fits a corrected
+    target is feasible, the least that is comes next; and if that is near, other schedules with the least peak are
+    tried.
 
     Attributes
     ----------
@@ -128,14 +130,13 @@ class _Search:
             again, before = self._again
             self.strict, self.target = True, before.target_bytes
             return again
-        least = None if self.best is None else self._cost(self.best.schedule, not self.best.limit_bytes)
         found: list[tuple[float, bool, Schedule]] = []
         for strict, target in self.targets.items():
             schedule = self._at(target)
-            if isinstance(schedule, Schedule) and (schedule.sequence.tobytes(), strict) not in self._tried:
-                cost = self._cost(schedule, strict)
-                if least is None or cost < (1 - _WORTH) * least:
-                    found.append((cost, not strict, schedule))
+            if not isinstance(schedule, Schedule) or (schedule.sequence.tobytes(), strict) in self._tried:
+                continue
+            if self._pays(schedule, strict):
+                found.append((self._cost(schedule, strict), not strict, schedule))
         if found:
             _, out_of_order, schedule = min(found, key=lambda f: f[:2])
             self.strict = not out_of_order
@@ -159,7 +160,8 @@ class _Search:
         if fits and self._is_best(schedule):
             self.best = Candidate(schedule, limit, peak)
         unsteady = peak.sure_bytes - peak.bytes > _UNSTEADY * peak.bytes
-        if self.strict_cost is None and not self.strict and True in job.orders and (unsteady or not fits):
+        doubtful = unsteady if fits else self._pays(schedule, strict=True)
+        if self.strict_cost is None and not self.strict and True in job.orders and doubtful:
             self._again = schedule, attempt
         if fits and schedule.overhead < _WORTH:
             self.targets = {}
@@ -174,6 +176,13 @@ class _Search:
         """What a schedule costs, with what strict order takes."""
         times = _STRICT_COST if self.strict_cost is None else self.strict_cost
         return schedule.cost * times if strict and times > _SAME else schedule.cost
+
+    def _pays(self, schedule: Schedule, strict: bool) -> bool:
+        """Whether a schedule, if it fits, would cost enough less than the best so far to be worth a measurement."""
+        if self.best is None:
+            return True
+        least = self._cost(self.best.schedule, not self.best.limit_bytes)
+        return self._cost(schedule, strict) < (1 - _WORTH) * least
 
     def _is_best(self, schedule: Schedule) -> bool:
         """Whether a schedule that fits costs less than the best so far, or no more and in strict order."""
@@ -292,18 +301,21 @@ def fit_given(job: Job, saved: dict[str, Any]) -> Candidate | None:
     return None
 
 
-def _attempt(job: Job, schedule: Schedule, target: int, limit: int, number: int) -> Attempt:
-    """Run a schedule on the device. `limit` is that of `emit`; 0 for one strict order."""
+def _attempt(job: Job, schedule: Schedule, target: int, limit: int, number: int, needless: bool = False) -> Attempt:
+    """Run a schedule on the device. `limit` is that of `emit`; 0 for one strict order.
+
+    If it is `needless`, since another fits, fewer steps will do once they are over the budget.
+    """
     with timed(job.seconds, "emit and measure"):
         text = f"predicted {format_bytes(schedule.peak_bytes)}"
         job.options.tell("measure", min(number, job.options.tries), job.options.tries, text)
-        peak = _measure(job, schedule.plan, limit)
+        peak = _measure(job, schedule.plan, limit, job.most_bytes if needless else None)
     overhead = job.overhead(schedule)
     job.attempts.append(Attempt(target, schedule.peak_bytes, peak, overhead, not limit, job.codes))
     return job.attempts[-1]
 
 
-def _measure(job: Job, plan: Plan, limit_bytes: int) -> Peak | None:
+def _measure(job: Job, plan: Plan, limit_bytes: int, most_bytes: int | None) -> Peak | None:
     program, device = job.program, job.device
 
     def planned(*inputs: tf.Tensor) -> Any:
@@ -316,7 +328,7 @@ def _measure(job: Job, plan: Plan, limit_bytes: int) -> Peak | None:
             batch.append(example(program.static.tensors[id(t)]))
     step = fed_as_by_fit(planned, batch, device, job.options.prefetch)
     try:
-        peak, reason = measure_peak(device, step, captured_variables(program.step.captures))
+        peak, reason = measure_peak(device, step, captured_variables(program.step.captures), most_bytes)
     except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
         if not xla:
             raise

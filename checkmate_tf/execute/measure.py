@@ -182,7 +182,9 @@ def _copied(t: tf.Tensor) -> tf.Tensor:
         return tf.raw_ops.DeepCopy(x=t)
 
 
-def measure_peak(device: Device, step: Callable[[], Any], variables: Sequence[tf.Variable]) -> tuple[Peak | None, str]:
+def measure_peak(
+    device: Device, step: Callable[[], Any], variables: Sequence[tf.Variable], most_bytes: int | None = None
+) -> tuple[Peak | None, str]:
     """Most bytes allocated on the device while `step` runs, everything else that lives there included.
 
     TensorFlow runs what is ready on whatever thread is free, so chunks are cut differently in each step and peaks
@@ -195,6 +197,8 @@ def measure_peak(device: Device, step: Callable[[], Any], variables: Sequence[tf
         Runs one training step. It runs 3 to 17 times; its effects on `variables` are undone.
     variables : sequence of tf.Variable
         Everything that the step may assign. Held in host memory meanwhile.
+    most_bytes : int, optional
+        More than this will not do, by however much: no more steps once some took more.
 
     Returns
     -------
@@ -206,6 +210,8 @@ def measure_peak(device: Device, step: Callable[[], Any], variables: Sequence[tf
         step()
         peaks, seconds = list[int](), list[float]()
         while len(peaks) < _LEAST_STEPS or (len(peaks) < _STEPS and sum(seconds) < _SECONDS):
+            if most_bytes is not None and len(peaks) >= _LEAST_STEPS and max(peaks) > most_bytes:
+                break
             tf.config.experimental.reset_memory_stats(device.name)
             begun = time.perf_counter()
             step()

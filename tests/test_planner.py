@@ -233,6 +233,29 @@ def test_a_promise_that_cannot_be_kept_is_refused(monkeypatch):
     train(model, DENSE)
 
 
+@pytest.mark.parametrize("measured", [False, True])
+def test_near_the_budget_others_with_the_least_known_peak_are_tried(monkeypatch, measured):
+    """In the seconds that are left a search may name a far higher peak as the least than was known before."""
+    asked, real = [], fit.solve_once
+
+    def measure(job, plan, limit_bytes, most_bytes):
+        return steady(int((0.97 if len(job.attempts) > 2 else 1.05) * job.budget_bytes))
+
+    def solve(graph, target, options, seconds):
+        asked.append(target)
+        known = real(graph, 700_000, options, {})
+        if len(asked) == 1 and measured:
+            return known
+        peak = known.peak_bytes if len(asked) == 1 else 2 * known.peak_bytes
+        raise InfeasibleBudgetError("few seconds", target, peak, proven=False, sequence=known.sequence.tolist())
+
+    monkeypatch.setattr(fit, "_measure", measure)
+    monkeypatch.setattr(fit, "solve_once", solve)
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget="750kB").checkmate
+    assert len(asked) > 1 and len(report.attempts) > 2
+    assert len({a.predicted_bytes for a in report.attempts}) == 1
+
+
 @pytest.mark.feature("Faults", "out of memory while a plan is measured")
 def test_out_of_memory_every_time_is_refused(monkeypatch):
     _measures(monkeypatch, None)

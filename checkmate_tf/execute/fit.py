@@ -252,10 +252,22 @@ class _Search:
                 return self._least(found)
             if (found.sequence.tobytes(), True) not in self._tried:
                 return found
-        near = self._least_sure() <= _NEAR * job.budget_bytes and error.minimum_bytes <= _NEAR * min(predicted)
-        if not near:  # or what was found in the seconds that were left is far from the least
+        if self._least_sure() > _NEAR * job.budget_bytes:
             return None
-        return self._least(error, seed=len(self.attempts))
+        known = self._least_known()
+        return None if known is None else self._least(known, seed=len(self.attempts))
+
+    def _least_known(self) -> InfeasibleBudgetError | None:
+        """The least peak that a search named, or found: the last one may have had too few seconds to come near it."""
+        named = [
+            (found.peak_bytes if isinstance(found, Schedule) else found.minimum_bytes, list(found.sequence))
+            for found in self._known.values()
+            if found.sequence is not None
+        ]
+        if not named:
+            return None
+        peak, sequence = min(named, key=lambda n: n[0])
+        return InfeasibleBudgetError("the least that is known", peak, peak, proven=False, sequence=sequence)
 
     def _least_sure(self) -> int:
         """The least that steps of a plan are expected to take, 0 if all ran out of memory."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from dataclasses import replace
 
+import keras
 import pytest
 import tensorflow as tf
 from cases import DENSE, assert_same_state, compile_quickly, make, state, train
@@ -389,6 +392,31 @@ def test_data_without_room_is_warned_of_once(monkeypatch, caplog):
     train(model, DENSE)
     train(model, DENSE)
     assert caplog.text.count("no plan leaves room") == 1
+
+
+def test_planning_again_keeps_nothing_of_fit(monkeypatch):
+    """Else the data of one fit would be in memory beside that of the next, until the garbage is collected."""
+    model, first = _crowded_after_planning(monkeypatch, 0.8, 1.3)
+    real, failed = fit.solve_once, []
+
+    def solve(graph, target, options, seconds):
+        if not failed:
+            failed.append(True)
+            raise InfeasibleBudgetError("none was found", target, target + 1, proven=False)
+        return real(graph, target, options, seconds)
+
+    monkeypatch.setattr(fit, "solve_once", solve)
+    local = keras.callbacks.Callback()  # of the frames of fit, as the data
+    alive = weakref.ref(local)
+    gc.collect()
+    gc.disable()
+    try:
+        model.fit(*DENSE.data(DENSE.batch), verbose=0, callbacks=[local])
+        del local
+        assert failed and len(model.checkmate.attempts) > len(first.attempts)
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 def test_measurements_are_fed_as_by_fit():

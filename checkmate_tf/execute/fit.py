@@ -215,15 +215,17 @@ class _Search:
                 with timed(self.job.seconds, "solve"):
                     self._known[target] = solve_once(self.job.graph, target, self.job.options, self.job.seconds)
             except InfeasibleBudgetError as error:
-                self._known[target] = error
+                self._known[target] = error.with_traceback(None)  # whose frames would keep the data of `fit` in memory
         return self._known[target]
 
     def _first(self) -> Schedule:
         """A schedule for the first target, which is raised where there is none, but not above the budget."""
         job, raised = self.job, False
         while isinstance(found := self._at(self.target), InfeasibleBudgetError):
-            if self.target >= job.budget_bytes:
-                raise found
+            if self.target >= job.budget_bytes:  # what is raised must not be in a frame of its own traceback
+                raise InfeasibleBudgetError(
+                    str(found), found.budget_bytes, found.minimum_bytes, found.proven, found.sequence
+                )
             between = self.target < found.minimum_bytes < job.budget_bytes
             if between and found.sequence is not None:
                 return self._least(found)

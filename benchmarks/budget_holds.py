@@ -29,6 +29,7 @@ NETWORKS = ("mobilenet", "resnet50", "vgg16", "unet", "transformer", "lstm")
 FRACTIONS = (0.8, 0.6, 0.4, 0.3)
 STEPS = 3
 LIMITED = ("limit_plain", "limit_ours")  # under a hard limit of the allocator
+LOWER = {"limit": "lower"}  # where the plain model trains under the first
 
 
 def main() -> None:
@@ -73,13 +74,12 @@ def main() -> None:
     for request, cell in zip(requests, cells, strict=True):
         if options.no_limits or "peak_bytes" not in cell:
             continue
-        for half in (False, True):
-            margin = options.margin / 2 if half else options.margin
+        for margin, lower in ((options.margin, {}), (options.margin / 2, LOWER)):
             limit = math.ceil(request["budget"] * (1 + margin) / 2**20)
             results = []
             for name in LIMITED:
-                asked = {"run": name, **request, **({"margin": margin} if half else {})}
-                results.append(run(options.output, {**asked, "time_limit": options.time_limit}, limit_mb=limit))
+                asked = {"run": name, **request, **lower, "time_limit": options.time_limit}
+                results.append(run(options.output, asked, limit_mb=limit))
                 print(f"{request['network']} {request['fraction']:.0%} {name}: {json.dumps(results[-1])}", flush=True)
             if not results[0].get("trained"):
                 break
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def _path(output: Path, request: dict) -> Path:
-    keys = ("run", "network", "fraction", "strategy", "margin")
+    keys = ("run", "network", "fraction", "strategy", "limit")
     return output / ("-".join(str(request[k]) for k in keys if k in request) + ".json")
 
 
@@ -96,7 +96,7 @@ def run(output: Path, request: dict, limit_mb: int | None = None) -> dict:
     path = _path(output, request)
     if path.exists():
         known: dict = json.loads(path.read_text())
-        if request.items() <= known.items():
+        if request.items() <= known.items() and known["limit_mb"] == limit_mb:
             return known
     environment = {**os.environ, "TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPP_MIN_LOG_LEVEL": "3"}
     if limit_mb is not None:
@@ -403,25 +403,21 @@ def write_table(output: Path) -> None:
 
 
 def _hard_limit(output: Path, cell: dict) -> str:
-    """How the plain model and ours ended under the hard limit; and under a lower one, if there was a need for it."""
+    """How the plain model and ours ended under the hard limit; and under the lower one, where it was tried."""
     answers = []
-    for margin in (None, *sorted(_margins(output, cell), reverse=True)):
-        ends = []
+    for lower in ({}, LOWER):
+        ends, above = [], ""
         for name in LIMITED:
-            path = _path(output, {**cell, "run": name} | ({} if margin is None else {"margin": margin}))
+            path = _path(output, {**cell, "run": name, **lower})
             result = json.loads(path.read_text()) if path.exists() else {}
             result = result if result.get("budget") == cell["budget"] else {}
             end = "trains" if result.get("trained") else result.get("failed", "not run")
             ends.append("crash" if end.startswith("crash") else end)
-        answers.append(" / ".join(ends) + ("" if margin is None else f" ({margin:.0%} above)"))
+            if lower and result:
+                above = f" ({result['limit_mb'] * 2**20 / cell['budget'] - 1:.0%} above)"
+        if above or not lower:
+            answers.append(" / ".join(ends) + above)
     return "; ".join(answers)
-
-
-def _margins(output: Path, cell: dict) -> set[float]:
-    """The lower margins that were tried for a cell."""
-    stem = _path(output, {**cell, "run": LIMITED[0]}).stem
-    found = [json.loads(p.read_text()) for p in output.glob(f"{stem}-*.json")]
-    return {f["margin"] for f in found if "margin" in f and f["budget"] == cell["budget"]}
 
 
 if __name__ == "__main__":

@@ -215,17 +215,15 @@ class _Search:
                 with timed(self.job.seconds, "solve"):
                     self._known[target] = solve_once(self.job.graph, target, self.job.options, self.job.seconds)
             except InfeasibleBudgetError as error:
-                self._known[target] = error.with_traceback(None)  # whose frames would keep the data of `fit` in memory
+                self._known[target] = _bare(error)
         return self._known[target]
 
     def _first(self) -> Schedule:
         """A schedule for the first target, which is raised where there is none, but not above the budget."""
         job, raised = self.job, False
         while isinstance(found := self._at(self.target), InfeasibleBudgetError):
-            if self.target >= job.budget_bytes:  # what is raised must not be in a frame of its own traceback
-                raise InfeasibleBudgetError(
-                    str(found), found.budget_bytes, found.minimum_bytes, found.proven, found.sequence
-                )
+            if self.target >= job.budget_bytes:
+                raise _bare(found)
             between = self.target < found.minimum_bytes < job.budget_bytes
             if between and found.sequence is not None:
                 return self._least(found)
@@ -256,18 +254,15 @@ class _Search:
                 return found
         if self._least_sure() > _NEAR * job.budget_bytes:
             return None
-        known = self._least_known()
-        return None if known is None else self._least(known, seed=len(self.attempts))
+        return self._least(self._least_known(), seed=len(self.attempts))
 
-    def _least_known(self) -> InfeasibleBudgetError | None:
+    def _least_known(self) -> InfeasibleBudgetError:
         """The least peak that a search named, or found: the last one may have had too few seconds to come near it."""
         named = [
             (found.peak_bytes if isinstance(found, Schedule) else found.minimum_bytes, list(found.sequence))
             for found in self._known.values()
             if found.sequence is not None
         ]
-        if not named:
-            return None
         peak, sequence = min(named, key=lambda n: n[0])
         return InfeasibleBudgetError("the least that is known", peak, peak, proven=False, sequence=sequence)
 
@@ -281,6 +276,11 @@ class _Search:
         options = replace(self.job.options, seed=self.job.options.seed + seed)
         with timed(self.job.seconds, "solve"):
             return solve_least(self.job.graph, error, options, self.job.seconds)
+
+
+def _bare(error: InfeasibleBudgetError) -> InfeasibleBudgetError:
+    """The same error without its traceback, whose frames reach up to the caller's and keep the data of `fit`."""
+    return InfeasibleBudgetError(str(error), error.budget_bytes, error.minimum_bytes, error.proven, error.sequence)
 
 
 def _given(saved: dict[str, Any], job: Job) -> Schedule:

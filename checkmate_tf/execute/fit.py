@@ -168,7 +168,7 @@ class _Search:
         elif fits and peak.sure_bytes >= _USED * job.goal_bytes:  # a larger target is not worth a plan
             self.targets.pop(self.strict, None)
         elif fits and not job.near_limit:  # as much as may be: it is measured, and costs less
-            self.targets[self.strict] = job.most_bytes - (peak.bytes - schedule.peak_bytes)
+            self.targets[self.strict] = job.most_bytes - (peak.sure_bytes - schedule.peak_bytes)
         else:
             self.targets[self.strict] = job.goal_bytes - (peak.sure_bytes - schedule.peak_bytes)
 

@@ -1,12 +1,22 @@
-"""Measuring a plan leaves no trace: every variable of model, optimizer and metrics is as it was."""
+"""Measuring a plan feeds it as `fit` does and leaves no trace: every variable is as it was, and where it was."""
+
+import gc
+import time
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import DENSE, compile_quickly, make, state, train
 
 import checkmate_tf
-from checkmate_tf.execute.measure import Device, captured_variables, find_device, measure_peak
+from checkmate_tf.execute import fit
+from checkmate_tf.execute.measure import Device, captured_variables, fed_as_by_fit, find_device, measure_peak
+
+pytestmark = [
+    pytest.mark.usefixtures("fresh_keras"),
+    pytest.mark.filterwarnings("ignore:`shuffle=True` was passed"),
+]
 
 
 def _address(variable):
@@ -109,3 +119,82 @@ def test_measuring_puts_every_variable_back(monkeypatch):
     before += [np.zeros(v.shape, v.dtype) for v in model.metrics_variables]
     for variable, value in zip(everything, before, strict=True):
         np.testing.assert_array_equal(np.array(variable), value, err_msg=variable.path)
+
+
+def test_measuring_leaves_every_variable_as_it_was():
+    model = make(DENSE)
+    train(model, DENSE)
+    before = {k: v.tobytes() for k, v in state(model).items()}
+    compile_quickly(model, DENSE, verify=True, budget="1GB")
+    assert model.checkmate.measured_peak_bytes
+    assert before == {k: v.tobytes() for k, v in state(model).items()}
+
+
+def test_a_measured_peak_sees_the_step():
+    v = tf.Variable(tf.zeros(1000))
+
+    @tf.function
+    def step():
+        v.assign_add(tf.reduce_sum(tf.random.uniform((1 << 20,))) * tf.ones(1000))
+
+    graph = step.get_concrete_function().graph
+    peak, reason = measure_peak(find_device(), step, captured_variables(graph.captures))
+    assert peak.sure_bytes >= peak.bytes >= 4 << 20 and not reason
+    assert not v.numpy().any()
+
+
+@pytest.mark.parametrize(("limit", "expected"), [("512", 512 * 2**20), ("", None), ("many", None)])
+def test_the_limit_of_the_cpu(monkeypatch, limit, expected):
+    monkeypatch.setenv("TF_CPU_BFC_MEM_LIMIT_IN_MB", limit)
+    device = find_device()
+    assert device.name == "CPU:0" and device.measurable
+    assert device.limit_bytes == expected if expected else device.limit_bytes > 10**8
+
+
+def test_measurements_are_fed_as_by_fit():
+    seen = []
+    batch = [tf.ones([4, 2]), tf.zeros([4])]
+
+    def step(x, y):
+        seen.append((x.shape, y.shape))
+        return tf.reduce_sum(x) + tf.reduce_sum(y)
+
+    for device in ("CPU:0", "GPU:0"):
+        run = fed_as_by_fit(step, batch, Device(device, 10**9, measurable=False))
+        assert [float(run()) for _ in range(3)] == [8.0] * 3
+    assert seen == [((4, 2), (4,))] * 2
+    assert float(fed_as_by_fit(lambda: tf.constant(1.0), [], Device("CPU:0", 10**9, measurable=False))()) == 1.0
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+def test_as_many_batches_are_ready_as_the_pipeline_keeps(prefetch):
+    """A batch of 16 MiB may get a piece of up to twice its size."""
+    device, batch = find_device(), [tf.zeros([4, 2**20])]
+    gc.collect()  # what other tests left would be given back in between
+    before = device.current_bytes()
+    run = fed_as_by_fit(tf.reduce_sum, batch, device, prefetch)
+    assert float(run()) == 0
+    ready, until = -1, time.monotonic() + 10
+    while ready < prefetch * 2**24 and time.monotonic() < until:
+        time.sleep(0.05)
+        ready = device.current_bytes() - before
+    assert prefetch * 2**24 <= ready <= prefetch * 2**25 + 2**20
+    del run
+
+
+@pytest.mark.parametrize("prefetch", [-1, 1.5, True, "2"])
+def test_a_pipeline_keeps_a_whole_number_of_batches(prefetch):
+    model = make(DENSE)
+    with pytest.raises(checkmate_tf.BatchSizeError, match="prefetch=.* is not a whole number of batches"):
+        compile_quickly(model, DENSE, prefetch=prefetch)
+    with pytest.raises(checkmate_tf.BatchSizeError, match="prefetch="):
+        checkmate_tf.gradient_function(model, "mse", batch_size=4, prefetch=prefetch)
+    assert not hasattr(model, "checkmate")
+
+
+def test_plans_are_measured_with_the_batches_that_the_pipeline_keeps(monkeypatch):
+    fed, real = [], fit.fed_as_by_fit
+    monkeypatch.setattr(fit, "fed_as_by_fit", lambda *given: fed.append(given[3:]) or real(*given))
+    compile_quickly(make(DENSE), DENSE, verify=True, budget="10GB", prefetch=2)
+    compile_quickly(make(DENSE), DENSE, verify=True, budget="10GB")
+    assert set(fed) == {(2,), (None,)}

@@ -1,0 +1,204 @@
+"""Which plan is measured next, by what the device said of those before, and which is kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from allocators import measures, steady
+from cases import DENSE, compile_quickly, make, train
+
+from checkmate_tf.errors import InfeasibleBudgetError
+from checkmate_tf.execute import fit, planner
+from checkmate_tf.execute.job import Job, PlanOptions
+from checkmate_tf.execute.measure import Device
+from checkmate_tf.plan import evaluate
+from checkmate_tf.report import Peak
+
+pytestmark = pytest.mark.usefixtures("fresh_keras")
+
+
+def test_a_peak_over_the_budget_plans_again(monkeypatch):
+    measures(monkeypatch, 500_000, 500_000, 0)
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget="1.3MB").checkmate
+    first, strict, second = report.attempts[:3]
+    assert first.measured_bytes > report.budget_bytes >= second.measured_bytes
+    assert replace(first, strict=True) == strict
+    assert second.target_bytes < first.target_bytes and second.predicted_bytes < first.predicted_bytes
+    assert report.measured_peak_bytes <= report.budget_bytes
+    assert "plans tried" in str(report)
+
+
+def test_steps_that_differ_leave_room(monkeypatch):
+    """A peak within the budget is not enough where the next step may take more."""
+
+    def measure(job, plan, limit_bytes, most_bytes):
+        peak = evaluate(job.graph, plan).peak_bytes
+        return Peak(peak, peak + 500_000, 1.0)
+
+    monkeypatch.setattr(fit, "_measure", measure)
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget="1.3MB").checkmate
+    first, last = report.attempts[0], report.attempts[-1]
+    assert first.measured_bytes <= 0.98 * report.budget_bytes < first.peak.sure_bytes
+    assert report.sure_bytes == report.measured_peak_bytes + 500_000 <= 0.98 * report.budget_bytes
+    assert last.predicted_bytes < first.predicted_bytes
+    assert "at most" in str(report) and report.to_dict()["attempts"][0]["sure_bytes"] == first.peak.sure_bytes
+
+
+def test_computations_out_of_order_leave_room_in_the_budget(monkeypatch):
+    """Far below the budget they may need 15% more than was predicted; near it, nothing that pieces may take."""
+    limits = measures(monkeypatch, 0)
+    far = compile_quickly(make(DENSE), DENSE, verify=True, budget="10GB").checkmate
+    assert limits == [int(1.15 * far.predicted_peak_bytes)]
+    limits.clear()
+    near = compile_quickly(make(DENSE), DENSE, verify=True, budget=0.8).checkmate
+    most = 0.98 * near.budget_bytes - 0.1 * (near.budget_bytes - near.variable_bytes - near.input_bytes)
+    for attempt, limit in zip(near.attempts, limits, strict=True):
+        loose = int(1.15 * attempt.predicted_bytes)
+        assert limit == pytest.approx(max(attempt.predicted_bytes, min(loose, most)), rel=0.01)
+    assert limits[-1] < loose
+
+
+@pytest.mark.parametrize(("seconds", "rest"), [(1.02, True), (1.2, False)])
+def test_strict_order_where_it_takes_no_longer(monkeypatch, seconds, rest):
+    """The first plan over the budget is measured in strict order, too; all others in the order that costs less."""
+
+    def measure(job, plan, limit_bytes, most_bytes):
+        peak = evaluate(job.graph, plan).peak_bytes + (500_000 if limit_bytes else 450_000)
+        return Peak(peak, peak, 1.0 if limit_bytes else seconds)
+
+    monkeypatch.setattr(fit, "_measure", measure)
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget="1.3MB").checkmate
+    first, second, *others = report.attempts
+    assert not first.strict and second.strict and first.predicted_bytes == second.predicted_bytes
+    assert first.target_bytes == second.target_bytes
+    assert others and all(a.strict is rest for a in others)
+    assert report.overhead == others[-1].overhead
+    assert report.strict is rest and report.strict_cost == seconds
+    values = report.to_dict()
+    assert values["step_ratio"] == pytest.approx((1 + report.overhead) * (seconds if rest else 1))
+    assert ("keep one strict order, 1.02 times the seconds" in str(report)) is rest
+
+
+def test_strict_order_is_not_measured_where_a_plan_that_fits_costs_as_little(monkeypatch):
+    """Strict order is taken to cost a tenth of a step, which is more than there is to save."""
+    calls = []
+
+    def measure(job, plan, limit_bytes, most_bytes):
+        calls.append(most_bytes)
+        peak = evaluate(job.graph, plan).peak_bytes
+        return steady(peak if len(calls) == 1 else job.budget_bytes + peak)
+
+    monkeypatch.setattr(fit, "_measure", measure)
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget="1.4MB").checkmate
+    first, *others = report.attempts
+    assert 0.02 < first.overhead < 0.1 and report.overhead == first.overhead
+    assert others and not any(a.strict for a in others)
+    most = int(0.98 * report.budget_bytes)
+    assert calls == [None] + [most] * len(others)
+
+
+def test_an_unsteady_plan_gives_way_to_strict_order(monkeypatch):
+    def measure(job, plan, limit_bytes, most_bytes):
+        peak = evaluate(job.graph, plan).peak_bytes
+        return Peak(peak, int(1.06 * peak) if limit_bytes else peak, 1.0)
+
+    monkeypatch.setattr(fit, "_measure", measure)
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget="10GB").checkmate
+    assert [a.strict for a in report.attempts] == [False, True]
+    assert report.sure_bytes == report.measured_peak_bytes
+
+
+def test_the_order_whose_next_schedule_costs_less_comes_first(monkeypatch):
+    """Out of order pieces take as much again, in strict order none to speak of, and it takes little longer."""
+
+    def measure(job, plan, limit_bytes, most_bytes):
+        peak = evaluate(job.graph, plan).peak_bytes
+        most = 2 * peak - job.graph.constant_bytes if limit_bytes else peak + 415_000
+        return Peak(most, most, 1.0 if limit_bytes else 1.004)
+
+    monkeypatch.setattr(fit, "_measure", measure)
+    monkeypatch.setattr(fit, "_SAME", 1.0)
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget="1.3MB").checkmate
+    first, *others = report.attempts
+    assert not first.strict and len(others) > 1 and all(a.strict for a in others)
+    assert report.overhead == min(a.overhead for a in others[1:]) > first.overhead
+
+
+@pytest.mark.feature("Faults", "out of memory while a plan is measured")
+def test_out_of_memory_while_measuring_plans_again(monkeypatch):
+    measures(monkeypatch, None, 0)
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget=0.8).checkmate
+    first, second = report.attempts[:2]
+    assert first.measured_bytes is None
+    assert second.target_bytes < first.target_bytes or second.strict
+    assert report.measured_peak_bytes <= report.budget_bytes and "out of memory" in str(report)
+
+
+def test_a_first_target_that_is_infeasible_is_raised_to_the_budget(monkeypatch):
+    measures(monkeypatch, 0)
+    asked, real = [], fit.solve_once
+
+    def solve(graph, target, options, seconds):
+        asked.append(target)
+        if len(asked) < 3:
+            raise InfeasibleBudgetError("none was found", target, target + 1, proven=False)
+        return real(graph, target, options, seconds)
+
+    monkeypatch.setattr(fit, "solve_once", solve)
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget=0.95).checkmate
+    assert asked[1] == asked[0] + 1 and asked[2] == report.budget_bytes
+
+
+def test_a_promise_that_cannot_be_kept_is_refused(monkeypatch):
+    calls = measures(monkeypatch, 10**7)
+    model = make(DENSE)
+    with pytest.raises(InfeasibleBudgetError, match="allocator needs.*raise the budget") as caught:
+        compile_quickly(model, DENSE, verify=True, budget=0.8)
+    assert calls and not caught.value.proven
+    assert caught.value.minimum_bytes > 10**7 > caught.value.budget_bytes
+    assert not hasattr(model, "checkmate")
+    train(model, DENSE)
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_near_the_budget_others_with_the_least_known_peak_are_tried(monkeypatch, measured):
+    """In the seconds that are left a search may name a far higher peak as the least than was known before."""
+    asked, real = [], fit.solve_once
+
+    def measure(job, plan, limit_bytes, most_bytes):
+        return steady(int((0.97 if len(job.attempts) > 2 else 1.05) * job.budget_bytes))
+
+    def solve(graph, target, options, seconds):
+        asked.append(target)
+        known = real(graph, 700_000, options, {})
+        if len(asked) == 1 and measured:
+            return known
+        peak = known.peak_bytes if len(asked) == 1 else 2 * known.peak_bytes
+        raise InfeasibleBudgetError("few seconds", target, peak, proven=False, sequence=known.sequence.tolist())
+
+    monkeypatch.setattr(fit, "_measure", measure)
+    monkeypatch.setattr(fit, "solve_once", solve)
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget="750kB").checkmate
+    assert len(asked) > 1 and len(report.attempts) > 2
+    assert len({a.predicted_bytes for a in report.attempts}) == 1
+
+
+@pytest.mark.feature("Faults", "out of memory while a plan is measured")
+def test_out_of_memory_every_time_is_refused(monkeypatch):
+    measures(monkeypatch, None)
+    with pytest.raises(InfeasibleBudgetError, match="raise the budget"):
+        compile_quickly(make(DENSE), DENSE, verify=True, budget=0.8)
+
+
+def test_plans_near_a_hard_limit_keep_one_strict_order(monkeypatch):
+    limits = measures(monkeypatch, 0)
+    device = Device("CPU:0", 1_400_000, measurable=True)
+    monkeypatch.setattr(planner, "find_device", lambda: device)
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget="1.3MB").checkmate
+    assert all(a.strict for a in report.attempts) and set(limits) == {0}
+    assert len(report.attempts) > 1 and all(a.target_bytes <= 0.8 * device.limit_bytes for a in report.attempts)
+    job = Job(None, None, 1_300_000, device, PlanOptions(), {})
+    assert job.orders == (True,)
+    assert replace(job, options=PlanOptions(jit_compile=True)).orders == (False,)
+    assert replace(job, budget_bytes=1_000_000).orders == (False, True)

@@ -121,8 +121,11 @@ def test_data_without_room_is_refused_below_a_hard_limit(monkeypatch):
     assert all((a == b.numpy()).all() for a, b in zip(before, model.trainable_variables, strict=True))
 
 
-def test_data_without_room_is_warned_of_once(monkeypatch, caplog):
-    model, _ = _crowded_after_planning(monkeypatch, 0.8, 3.8, 10**12)
+@pytest.mark.parametrize(("share", "limit_bytes"), [(1.004, None), (3.8, 10**12)])
+def test_data_without_room_is_warned_of_once(monkeypatch, caplog, share, limit_bytes):
+    """Over the budget, but no hard limit is near, which here is 1.1 times the budget: it trains."""
+    model, _ = _crowded_after_planning(monkeypatch, 0.8, share, limit_bytes)
+    monkeypatch.setattr("checkmate_tf.execute.controller.plan_again", _refuse)
     train(model, DENSE)
     train(model, DENSE)
     assert caplog.text.count("no plan leaves room") == 1

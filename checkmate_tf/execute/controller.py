@@ -17,7 +17,7 @@ from ..report import Report
 from ..units import Budget, format_bytes
 from .distribution import Distribution
 from .frameworks import loss_of
-from .job import PlanOptions, near_limit
+from .job import PlanOptions, beyond_limit
 from .measure import Device, find_device
 from .planner import PlannedStep, expected_peak_bytes, plan_again, plan_step
 from .spec import spec_of_tensors
@@ -171,7 +171,7 @@ class Controller:
         try:
             self._plan_again(key, peak, expected=True)
         except InfeasibleBudgetError as error:
-            if peak > report.budget_bytes and near_limit(device, peak):
+            if peak > report.budget_bytes and beyond_limit(device, peak):
                 raise InfeasibleBudgetError(
                     f"with its data the training of {self.model.name!r} is expected to need {format_bytes(peak)} of "
                     f"the {format_bytes(device.limit_bytes)} that its allocator may take, and there is no smaller plan "

@@ -16,7 +16,7 @@ from ..trace.program import Program
 from ..units import Budget, parse_budget
 from .measure import Device
 
-__all__ = ["SURE", "Candidate", "Job", "PlanOptions", "near_limit", "timed"]
+__all__ = ["SURE", "Candidate", "Job", "PlanOptions", "beyond_limit", "timed"]
 
 _GOAL, SURE = 0.95, 0.98  # shares of the budget: to aim for; and that steps may be expected to take
 _WASTE = 0.25  # of the memory for activations, what the allocator's pieces are expected to lose, until it is measured
@@ -82,9 +82,9 @@ class PlanOptions:
             self.progress(stage, done, total, text)
 
 
-def near_limit(device: Device, budget_bytes: int) -> bool:
-    """Whether the CPU's allocator has a hard limit little above a budget."""
-    return device.is_cpu and device.limit_bytes < _TIGHT * budget_bytes
+def beyond_limit(device: Device, peak_bytes: int) -> bool:
+    """Whether steps that take so much may run out of memory, below a hard limit of the CPU's allocator."""
+    return device.is_cpu and peak_bytes > _MOST * device.limit_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +145,7 @@ class Job:
     @property
     def near_limit(self) -> bool:
         """Whether a plan that needs more than was predicted may run out of memory."""
-        return self.measure and near_limit(self.device, self.budget_bytes)
+        return self.measure and self.device.is_cpu and self.device.limit_bytes < _TIGHT * self.budget_bytes
 
     def overhead(self, schedule: Schedule) -> float:
         """More cost than the plain step's, relative."""

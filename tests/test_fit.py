@@ -98,6 +98,22 @@ def test_strict_order_is_not_measured_where_a_plan_that_fits_costs_as_little(mon
     assert calls == [None] + [most] * len(others)
 
 
+def test_a_larger_plan_leaves_room_for_steps_that_differ(monkeypatch):
+    """Aimed at what steps took, and not at what they may take, it would be over the budget."""
+
+    def measure(job, plan, limit_bytes, most_bytes):
+        peak = evaluate(job.graph, plan).peak_bytes
+        return Peak(peak, int(1.04 * peak), 1.0)
+
+    monkeypatch.setattr(fit, "_measure", measure)
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget="1.4MB").checkmate
+    first, second = report.attempts[:2]
+    assert first.peak.sure_bytes > first.measured_bytes == first.predicted_bytes
+    room = first.peak.sure_bytes - first.predicted_bytes
+    assert second.target_bytes == int(0.98 * report.budget_bytes) - room > first.target_bytes
+    assert second.peak.sure_bytes <= 0.98 * report.budget_bytes
+
+
 def test_an_unsteady_plan_gives_way_to_strict_order(monkeypatch):
     def measure(job, plan, limit_bytes, most_bytes):
         peak = evaluate(job.graph, plan).peak_bytes

@@ -167,10 +167,9 @@ class _Search:
             self.targets = {}
         elif fits and peak.sure_bytes >= _USED * job.goal_bytes:  # a larger target is not worth a plan
             self.targets.pop(self.strict, None)
-        elif fits and not job.near_limit:  # as much as may be: it is measured, and costs less
-            self.targets[self.strict] = job.most_bytes - (peak.sure_bytes - schedule.peak_bytes)
-        else:
-            self.targets[self.strict] = job.goal_bytes - (peak.sure_bytes - schedule.peak_bytes)
+        else:  # as much as may be where it is measured safely
+            most = job.most_bytes if fits and not job.near_limit else job.goal_bytes
+            self.targets[self.strict] = most - (peak.sure_bytes - schedule.peak_bytes)
 
     def _cost(self, schedule: Schedule, strict: bool) -> float:
         """What a schedule costs, with what strict order takes."""

@@ -69,6 +69,7 @@ def fresh_keras():
 
     if not gc.get_freeze_count():
         gc.freeze()  # else each collection walks all that TensorFlow and Keras made when they were imported
+    keras.backend.clear_session(free_memory=False)  # layers are numbered from the start, whatever ran before
     yield
     keras.backend.clear_session()  # collects garbage too
 

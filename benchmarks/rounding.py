@@ -125,12 +125,12 @@ def relax(request: dict) -> dict:
     from checkmate_tf.interchange import read_graph
     from checkmate_tf.solvers import solve_milp
     from checkmate_tf.strategies.formulation import problem9
-    from checkmate_tf.strategies.rounding import EPSILON
+    from checkmate_tf.strategies.rounding import ACCURACY, EPSILON
 
     begun = time.perf_counter()
     graph = read_graph(graph_file(request))
     program = problem9(graph, int((1 - EPSILON) * request["budget_bytes"]))
-    solution = solve_milp(replace(program.milp, integer=None), "auto", request["limit"])
+    solution = solve_milp(replace(program.milp, integer=None), "auto", request["limit"], ACCURACY)
     found = {
         "status": solution.status, "solver": solution.solver, "detail": solution.detail,
         "solved": solution.x is not None, "seconds": time.perf_counter() - begun,

@@ -260,6 +260,14 @@ def test_linear_programs(solver):
     assert solution.bound == pytest.approx(-4.0, abs=1e-4)
 
 
+def test_a_rough_answer_is_enough_for_a_large_linear_program():
+    program = replace(problem9(paper_chain(8), 4).milp, integer=None)
+    exact, rough = (solve_milp(program, "pdlp", 60.0, gap) for gap in (0.0, 1e-2))
+    assert rough.status == "optimal"
+    assert rough.bound < exact.bound <= exact.objective + 1e-6  # it stopped before, and its bound is a bound
+    assert rough.objective == pytest.approx(exact.objective, rel=0.05)
+
+
 def test_infeasible_programs():
     impossible = replace(knapsack(), row_lower=np.array([5.0]), row_upper=np.array([np.inf]))
     assert solve_milp(impossible, "highs", 20.0).status == "infeasible"

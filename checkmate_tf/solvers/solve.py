@@ -69,7 +69,8 @@ def solve_milp(
     time_limit : float
         Seconds.
     gap : float
-        Stop when (objective - bound) / objective is at most this; linear programs ignore it.
+        Stop when (objective - bound) / objective is at most this. For linear programs it is PDLP's relative error of
+        objective and rows (0: 1e-6); the others solve them exactly.
     memory_limit : int, optional
         Bytes of address space that the solver's process may have.
     start : (variables,) float, optional

@@ -94,7 +94,7 @@ def _solve(
     if method in ("glop", "pdlp"):
         from . import ortools
 
-        return ortools.solve(milp, method, left)
+        return ortools.solve(milp, method, left, gap)
     from . import mathopt
 
     return mathopt.solve(milp, method, left, gap, start, tell)

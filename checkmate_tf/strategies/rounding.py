@@ -32,6 +32,7 @@ from .formulation import problem9
 from .options import SolveOptions
 
 __all__ = [
+    "ACCURACY",
     "EPSILON",
     "least_computation",
     "lp_rounding",
@@ -45,6 +46,9 @@ log = logging.getLogger(__name__)
 
 EPSILON = 0.1
 """Part of the budget that the relaxation has to leave free."""
+
+ACCURACY = 1e-4
+"""Relative error of large relaxations: their bound is safe whatever it is, and what is rounded hardly changes."""
 
 _DRAWS = 64
 
@@ -201,7 +205,7 @@ def _relaxed(
             options.progress(now, np.inf, lower, 1.0)
 
     milp = replace(program.milp, integer=None)
-    solution = solve_milp(milp, options.solver, seconds, 0.0, options.memory_limit, progress=told)
+    solution = solve_milp(milp, options.solver, seconds, ACCURACY, options.memory_limit, progress=told)
     return solution, None if solution.x is None else program.unpack(solution.x)[1]
 
 

@@ -85,7 +85,7 @@ def max_batch_size(
     options = SolveOptions(time_limit=time_limit, seed=seed, progress=progress)
     if not verify:
         return _predict(model_or_graph, size.size_bytes, max_overhead, fixed_bytes, inputs, costs, options)
-    from .execute.trial import saved, try_for_real
+    from .execute.largest_batch import saved, try_for_real
 
     begun = time.perf_counter()
 

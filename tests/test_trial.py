@@ -15,11 +15,11 @@ import checkmate_tf
 from checkmate_tf.cli import app
 from checkmate_tf.cli.models import load_model
 from checkmate_tf.errors import BudgetError, DynamicShapeError, InfeasibleBudgetError, ModelError
+from checkmate_tf.execute import largest_batch
 from checkmate_tf.execute import process as process_module
-from checkmate_tf.execute import trial as trial_module
 from checkmate_tf.execute.child import FAILED, OUT_OF_MEMORY, REFUSED
+from checkmate_tf.execute.largest_batch import Probe, Source, find_largest, saved, try_for_real
 from checkmate_tf.execute.process import Outcome, run_child
-from checkmate_tf.execute.trial import Probe, Source, find_largest, saved, try_for_real
 
 LAYERS = keras.layers
 MIB = 2**20
@@ -77,7 +77,7 @@ def children(monkeypatch, fits, otherwise):
         tell("train", 1, 1, "")
         return trained() if argument["batch_size"] <= fits else otherwise(argument["batch_size"])
 
-    monkeypatch.setattr(trial_module, "run_child", run)
+    monkeypatch.setattr(largest_batch, "run_child", run)
     return given
 
 

@@ -11,7 +11,7 @@ from ..units import format_bytes, parse_budget
 from .console import BadInput, prepare_tensorflow, print_json, stderr, stdout
 
 if TYPE_CHECKING:
-    from ..execute.trial import Verified
+    from ..execute.largest_batch import Verified
     from ..strategies.max_batch import MaxBatch
 
 __all__ = ["MaxBatchCommand", "parse_overhead", "run_max_batch"]
@@ -147,7 +147,7 @@ def _verify(
     """Try it for real, with a line for each trial and what goes on meanwhile."""
     from rich.markup import escape
 
-    from ..execute.trial import Probe, Source, try_for_real
+    from ..execute.largest_batch import Probe, Source, try_for_real
 
     notes = stderr()
     source = Source(command.model, shape, command.classes, command.optimizer, command.loss)

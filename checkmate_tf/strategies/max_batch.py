@@ -32,7 +32,7 @@ from .options import SolveOptions
 from .search import KeepSet, search
 
 if TYPE_CHECKING:
-    from ..execute.trial import Verified
+    from ..execute.largest_batch import Verified
 
 __all__ = ["MaxBatch", "cost_limit", "max_batch", "one_sample", "samples", "scaled", "too_small"]
 

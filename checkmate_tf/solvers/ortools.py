@@ -17,7 +17,7 @@ __all__ = ["METHODS", "solve"]
 METHODS = ("glop", "pdlp", "highs", "scip")
 
 
-def solve(milp: Milp, method: str = "glop", time_limit: float = 60.0, gap: float = 0.0) -> Solution:
+def solve(milp: Milp, method: str = "glop", time_limit: float = 60.0, gap: float = 0.0, threads: int = 1) -> Solution:
     """Solve with OR-Tools.
 
     Parameters
@@ -27,8 +27,9 @@ def solve(milp: Milp, method: str = "glop", time_limit: float = 60.0, gap: float
         One of `METHODS`; the first two ignore integrality, and their bound is that of the linear program.
     time_limit : float
         Seconds.
-    gap : float
-        PDLP may stop with this relative error of objective and rows (default: its own, 1e-6); the others ignore it.
+    gap, threads : float, int
+        PDLP may stop with this relative error of objective and rows (0: its own, 1e-6), and takes as many threads; the
+        others ignore both.
 
     Raises
     ------
@@ -49,9 +50,11 @@ def solve(milp: Milp, method: str = "glop", time_limit: float = 60.0, gap: float
             helper.set_var_integrality(int(j), True)
     solver: Any = mb.ModelSolverHelper(method)
     solver.set_time_limit_in_seconds(float(time_limit))
-    if method == "pdlp" and gap > 0:
-        accuracy = f"eps_optimal_relative: {gap} eps_optimal_absolute: {gap}"
-        solver.set_solver_specific_parameters(f"termination_criteria {{ simple_optimality_criteria {{ {accuracy} }} }}")
+    if method == "pdlp":
+        accuracy = f"eps_optimal_relative: {gap} eps_optimal_absolute: {gap}" if gap > 0 else ""
+        solver.set_solver_specific_parameters(
+            f"num_threads: {threads} termination_criteria {{ simple_optimality_criteria {{ {accuracy} }} }}"
+        )
     solver.solve(helper)
     status: Any = solver.status() if solver.has_response() else None
     if status == mb.SolveStatus.INFEASIBLE:

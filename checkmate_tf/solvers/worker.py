@@ -6,6 +6,7 @@ Messages: {"bound": b} and {"x": "file.npy", "bound": b} on the way, then {"stat
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -94,7 +95,7 @@ def _solve(
     if method in ("glop", "pdlp"):
         from . import ortools
 
-        return ortools.solve(milp, method, left, gap)
+        return ortools.solve(milp, method, left, gap, os.cpu_count() or 1)
     from . import mathopt
 
     return mathopt.solve(milp, method, left, gap, start, tell)

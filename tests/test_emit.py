@@ -96,6 +96,8 @@ def test_copies_equal_their_originals(name):
     _, _, emission, _ = _emission(name)
     for op, copies in emission.copies.items():
         for copy in copies:
+            if op.type == "AddN" and len(op.inputs) > 2:
+                continue  # see test_sums
             assert copy.type == op.type
             assert _attributes(copy) == _attributes(op)
             assert [t.dtype for t in copy.outputs] == [t.dtype for t in op.outputs]
@@ -167,10 +169,12 @@ def _gated(name):
     return tf.function(step, autograph=False).get_concrete_function(*specs).graph
 
 
-def test_gates_leave_the_inputs_of_sums_alone():
-    """Grappler sorts them by name."""
-    sums = [op for op in _gated("sums").get_operations() if op.type == "AddN" and len(op.inputs) > 2]
-    assert any(op.control_inputs for op in sums)
+def test_sums_are_of_two_and_wait_without_gates():
+    """Grappler sorts their terms by name, and gives more than two a variable that outlives the step."""
+    sums = [op for op in _gated("sums").get_operations() if op.type == "AddN"]
+    assert all(len(op.inputs) <= 2 for op in sums)
+    after = [op for op in sums if op.inputs[0].op.type == "Snapshot"]
+    assert after and any(op.control_inputs for op in sums)
     assert not any("checkmate/" in t.op.name for op in sums for t in op.inputs)
 
 

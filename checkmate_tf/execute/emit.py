@@ -21,7 +21,8 @@ they look at is first there. Stateful operations keep their control edges; a cop
 comes before whatever assigns them, as the original does.
 
 Grappler rewrites sums by what it knows of them, and so their last bits: a step planned with an open batch size gets its
-shape operations as constants when it is emitted for the batch that was planned.
+shape operations as constants when it is emitted for the batch that was planned. Sums of three and more are emitted two
+terms at a time (see `sums`).
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from ..trace.ops import SUMS, inputs_of, is_stateful
 from ..trace.program import LARGE, SHAPE, SMALL, SOURCE, VIEW, Program
 from ..trace.static import copy_attributes, copy_functions
 from ..trace.step import is_gradient
+from .sums import LEAST_TERMS, emit_sum, order_of_terms
 
 __all__ = ["Emission", "emit"]
 
@@ -228,14 +230,7 @@ class Emission:
                     inputs[k] = tf.identity(inputs[k], name="checkmate/gate")
             after = max(after, self.wait)
         with self.graph.control_dependencies(controls), self.graph.device(op.device or None):
-            copy = self.graph._create_op_internal(
-                op.type,
-                inputs,
-                [t.dtype for t in op.outputs],
-                attrs=copy_attributes(op),
-                name=op.name,
-                op_def=op.op_def,
-            )
+            copy = self._copy(op, inputs)
         self.current[op] = list(copy.outputs)
         view = self.program.classes.get(op) == VIEW
         for k, t in enumerate(copy.outputs):
@@ -243,6 +238,19 @@ class Emission:
             self.maker[id(t)] = copy if source is None else self.maker.get(id(source), copy)
         self.comes_after |= {id(t): after for t in copy.outputs if after}
         self.copies.setdefault(op, []).append(copy)
+
+    def _copy(self, op: tf.Operation, inputs: Sequence[tf.Tensor]) -> tf.Operation:
+        """One copy of an operation on these inputs; the last of several, if it is a sum of many."""
+        if op.type in SUMS and len(inputs) >= LEAST_TERMS and op.outputs[0].dtype.is_floating:
+            return emit_sum([inputs[k] for k in order_of_terms(inputs_of(op))], op.name).op
+        return self._copy_as_it_is(op, inputs)
+
+    def _copy_as_it_is(self, op: tf.Operation, inputs: Sequence[tf.Tensor]) -> tf.Operation:
+        types = [t.dtype for t in op.outputs]
+        attributes = copy_attributes(op)
+        return self.graph._create_op_internal(
+            op.type, list(inputs), types, attrs=attributes, name=op.name, op_def=op.op_def
+        )
 
     def _emit_known(self, op: tf.Operation) -> bool:
         """Emit the values of a shape operation, as tracing for this batch would have put them, if they are known."""

@@ -130,6 +130,9 @@ class XlaEmission(Emission):
     def _late(self, op: tf.Operation, node: int) -> list[tf.Operation]:
         return []  # XLA drops control edges
 
+    def _copy(self, op: tf.Operation, inputs: Sequence[tf.Tensor]) -> tf.Operation:
+        return self._copy_as_it_is(op, inputs)  # Grappler leaves sums alone here
+
     def _emit(self, op: tf.Operation, gate: bool = False, late: Sequence[tf.Operation] = ()) -> None:
         if not self.again or op not in self.program.node_of:
             return super()._emit(op)

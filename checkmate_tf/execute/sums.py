@@ -1,0 +1,65 @@
+"""Sums of three and more terms, emitted two terms at a time: the same bits, without a variable that outlives the step.
+
+Where a graph needs more than four fifths of what TensorFlow takes for the device's memory (256 MB for any CPU),
+Grappler makes a sum of three or more into a temporary variable. It is filled with zeros, and each term is added when
+that is there, in any order, so the last bits differ from step to step; and its memory stays allocated until the next
+step: in MobileNet at batch 560 a sixth of a 2 GB device. Sums of two are left alone, and a Snapshot, which passes its
+input's buffer on, keeps Grappler from joining them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+__all__ = ["LEAST_TERMS", "emit_sum", "order_of_terms"]
+
+LEAST_TERMS = 3
+"""Sums of fewer are left as they are."""
+
+_WIDTH = 8  # AddN's kernel adds so many terms to each other before it adds them to what it has
+
+
+def emit_sum(terms: Sequence[tf.Tensor], name: str) -> tf.Tensor:
+    """What AddN's kernel makes of three or more floating-point terms, bit by bit, whenever they are there.
+
+    Parameters
+    ----------
+    terms : sequence of tf.Tensor
+        Of one shape and type.
+    name : str
+        For the operations.
+    """
+    first = (len(terms) - 2) % _WIDTH + 2  # 2 to 9, so that the rest comes in whole groups
+    total = _in_turn(terms[:first], name)
+    for k in range(first, len(terms), _WIDTH):
+        total = _in_turn([total, _in_turn(terms[k : k + _WIDTH], name)], name)
+    return total
+
+
+def order_of_terms(terms: Sequence[tf.Tensor]) -> list[int]:
+    """The order in which AddN would add these: as given, or as Grappler sorts them, by name, if it is on.
+
+    Parameters
+    ----------
+    terms : sequence of tf.Tensor
+        Of the traced step, whose names the plain step has.
+    """
+    if tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False):
+        return list(range(len(terms)))
+    return sorted(range(len(terms)), key=lambda k: _name(terms[k]))
+
+
+def _in_turn(terms: Sequence[tf.Tensor], name: str) -> tf.Tensor:
+    total = terms[0]
+    for term in terms[1:]:
+        total = tf.raw_ops.Snapshot(input=tf.raw_ops.AddN(inputs=[total, term], name=name), name=name)
+    return total
+
+
+def _name(t: tf.Tensor) -> bytes:
+    """As an input is called in a graph without the identities that Grappler removes."""
+    while t.op.type in ("Identity", "StopGradient"):
+        t = t.op.inputs[0]
+    return (t.op.name if t.value_index == 0 else t.name).encode()

@@ -6,10 +6,11 @@ ResNet50 and a transformer. For each network:
 1. The plain model's peak in `fit` is measured at a stated batch, and the limit is a tenth more, so that plain's answer
    is about that batch (`--limit` sets another, the same for all). Each rival enters with its variant of least peak.
 2. A batch trains if a child process, whose CPU allocator may take no more than the limit
-   (`TF_CPU_BFC_MEM_LIMIT_IN_MB`), ends two steps of `fit`. Batches come from a generator, one at a time: the arrays of
-   a whole epoch, and batches that a pipeline keeps ready, would share the allocator with the model. Ours is compiled
-   for each batch, within 90% of the limit; what is refused so is tried again within 97%, and what runs out of memory
-   within 80%. A child that crashes has run out of memory; a budget that is refused does not train.
+   (`TF_CPU_BFC_MEM_LIMIT_IN_MB`) and takes it in one piece, as a GPU's does, ends two steps of `fit`. Batches come
+   from a generator, one at a time: the arrays of a whole epoch, and batches that a pipeline keeps ready, would
+   share the allocator with the model. Ours is compiled for each batch, within 90% of the limit; what is refused so
+   is tried again within 97%, and what runs out of memory within 80%. A child that crashes has run out of memory; a
+   budget that is refused does not train.
 3. The batch is doubled from the stated one (or halved, if that does not train) and then bisected to within 5%.
 
     python benchmarks/batch_size_real.py                    # two networks at small batches
@@ -206,7 +207,9 @@ def answer_trial(request: dict) -> dict:
     import tensorflow as tf
 
     import checkmate_tf
+    from checkmate_tf.execute.child import take_memory_in_one_piece
 
+    take_memory_in_one_piece()
     network = networks_of(request["network"], request["batch"])
     try:
         model = build(network, request["variant"])
@@ -281,7 +284,7 @@ def write(output: Path) -> None:
 
 NOTE = f"""\
 A batch trains if {STEPS} steps of `fit`, fed one batch at a time, end in a child process whose allocator may take no
-more than the limit:
+more than the limit, and takes that in one piece:
 {LIMIT_OVER_PEAK:g} times the plain model's peak in `fit` at the stated batch, unless another was asked for. Found by
 bisection to within 5%, or to the next whole batch. Ours is compiled for each batch within {BUDGET_OF_LIMIT:.0%} of
 the limit, in the process that trains; once more within {SECOND["refused"]:.0%} if it refuses that before training, or

@@ -7,10 +7,9 @@ import sys
 from dataclasses import asdict
 
 import pytest
-from typer.testing import CliRunner
+from commands import flat, invoke
 
 from checkmate_tf import __version__
-from checkmate_tf.cli import app
 from checkmate_tf.cli.child import Run
 from checkmate_tf.execute import process as process_module
 from checkmate_tf.execute.child import OUT_OF_MEMORY
@@ -45,15 +44,6 @@ def nothing():
 def broken():
     raise RuntimeError("no such weights")
 '''
-
-
-def invoke(*arguments):
-    return CliRunner().invoke(app, [str(a) for a in arguments])
-
-
-def flat(text):
-    """Without the block's frame and line breaks."""
-    return " ".join(text.replace("│", " ").split())
 
 
 @pytest.fixture

@@ -10,11 +10,10 @@ import sys
 
 import pytest
 from bruteforce import least_cost
+from commands import flat, invoke
 from documents import RESULT_FIELDS, check, document, node
 from graphs import chain, training
-from typer.testing import CliRunner
 
-from checkmate_tf.cli import app
 from checkmate_tf.cli.solve import solve_budget
 from checkmate_tf.errors import BudgetError
 from checkmate_tf.interchange import (
@@ -85,14 +84,6 @@ def test_tiny_graphs_take_tiny_budgets():
 
 
 # --------------------------------------------------------------------------------------------------- commands
-
-
-def invoke(*arguments):
-    return CliRunner().invoke(app, [str(a) for a in arguments])
-
-
-def flat(text):
-    return " ".join(text.replace("│", " ").split())
 
 
 @pytest.fixture

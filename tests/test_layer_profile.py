@@ -8,14 +8,13 @@ import os
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 keras = pytest.importorskip("keras")
 import tensorflow as tf  # noqa: E402
+from commands import invoke  # noqa: E402
 from profiles import dense_model, table_of  # noqa: E402
 
-from checkmate_tf.cli import app  # noqa: E402
 from checkmate_tf.costs import layer_profile, step_profile  # noqa: E402
 from checkmate_tf.costs import profile as op_profile  # noqa: E402
 from checkmate_tf.costs.journal import Journal  # noqa: E402
@@ -346,10 +345,6 @@ import keras
 def tiny():
     return keras.Sequential([keras.Input((5,)), keras.layers.Dense(3), keras.layers.Dense(3, activation="softmax")])
 """
-
-
-def invoke(*arguments):
-    return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
 def costs_in(result):

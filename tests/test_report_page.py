@@ -6,10 +6,9 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from commands import flat, invoke
 from graphs import chain
-from typer.testing import CliRunner
 
-from checkmate_tf.cli import app
 from checkmate_tf.errors import OutputError, PlanError
 from checkmate_tf.graph import Graph
 from checkmate_tf.interchange import graph_to_dict, result_to_dict, write_graph
@@ -48,15 +47,6 @@ class Elements(HTMLParser):
 
     def named(self, *names):
         return [attributes for tag, attributes in self.tags if tag in names]
-
-
-def invoke(*arguments):
-    return CliRunner().invoke(app, [str(a) for a in arguments])
-
-
-def flat(text):
-    """Without the block's frame and line breaks."""
-    return " ".join(text.replace("│", " ").split())
 
 
 def answer(graph=None, sequence=(0, 1, 2, 3, 4, 5, 2, 6, 7, 8), **fields):

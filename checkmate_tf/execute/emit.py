@@ -93,6 +93,8 @@ def emit(
 class Emission:
     """State of one emission: the newest copy of everything emitted so far."""
 
+    sums_of_two = True  # see `sums`
+
     def __init__(
         self,
         program: Program,
@@ -241,16 +243,11 @@ class Emission:
 
     def _copy(self, op: tf.Operation, inputs: Sequence[tf.Tensor]) -> tf.Operation:
         """One copy of an operation on these inputs; the last of several, if it is a sum of many."""
-        if op.type in SUMS and len(inputs) >= LEAST_TERMS and op.outputs[0].dtype.is_floating:
+        many = op.type in SUMS and len(inputs) >= LEAST_TERMS and op.outputs[0].dtype.is_floating
+        if many and self.sums_of_two:
             return emit_sum([inputs[k] for k in order_of_terms(inputs_of(op))], op.name).op
-        return self._copy_as_it_is(op, inputs)
-
-    def _copy_as_it_is(self, op: tf.Operation, inputs: Sequence[tf.Tensor]) -> tf.Operation:
-        types = [t.dtype for t in op.outputs]
-        attributes = copy_attributes(op)
-        return self.graph._create_op_internal(
-            op.type, list(inputs), types, attrs=attributes, name=op.name, op_def=op.op_def
-        )
+        types, attributes = [t.dtype for t in op.outputs], copy_attributes(op)
+        return self.graph._create_op_internal(op.type, inputs, types, attrs=attributes, name=op.name, op_def=op.op_def)
 
     def _emit_known(self, op: tf.Operation) -> bool:
         """Emit the values of a shape operation, as tracing for this batch would have put them, if they are known."""

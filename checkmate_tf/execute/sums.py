@@ -30,6 +30,12 @@ def emit_sum(terms: Sequence[tf.Tensor], name: str) -> tf.Tensor:
         Of one shape and type.
     name : str
         For the operations.
+
+    Returns
+    -------
+    tf.Tensor
+        Of the same shape and type. Summed in the order of TensorFlow's kernel for the CPU: up to nine terms in turn,
+        then eight at a time.
     """
     first = (len(terms) - 2) % _WIDTH + 2  # 2 to 9, so that the rest comes in whole groups
     total = _in_turn(terms[:first], name)
@@ -45,6 +51,12 @@ def order_of_terms(terms: Sequence[tf.Tensor]) -> list[int]:
     ----------
     terms : sequence of tf.Tensor
         Of the traced step, whose names the plain step has.
+
+    Returns
+    -------
+    list of int
+        Indices of `terms`. Grappler's order is that of its names when it begins, but for identities: where it renames a
+        term before it sorts, the last bits may differ.
     """
     if tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False):
         return list(range(len(terms)))

@@ -91,6 +91,8 @@ def recomputed_runs(plan: Plan) -> list[int]:
 class XlaEmission(Emission):
     """An emission whose recomputations are tied by data to what was computed before their run."""
 
+    sums_of_two = False  # XLA gives memory to sums as to anything else
+
     def __init__(
         self,
         program: Program,
@@ -129,9 +131,6 @@ class XlaEmission(Emission):
 
     def _late(self, op: tf.Operation, node: int) -> list[tf.Operation]:
         return []  # XLA drops control edges
-
-    def _copy(self, op: tf.Operation, inputs: Sequence[tf.Tensor]) -> tf.Operation:
-        return self._copy_as_it_is(op, inputs)  # Grappler leaves sums alone here
 
     def _emit(self, op: tf.Operation, gate: bool = False, late: Sequence[tf.Operation] = ()) -> None:
         if not self.again or op not in self.program.node_of:

@@ -48,7 +48,8 @@ EPSILON = 0.1
 """Part of the budget that the relaxation has to leave free."""
 
 ACCURACY = 1e-4
-"""Relative error of large relaxations: their bound is safe whatever it is, and what is rounded hardly changes."""
+"""Relative error of large relaxations. Their bound is safe whatever it is; of what is rounded, the cost changed by 0.1%
+and the peak by 9% against an error of 1e-6 (MobileNet at 12 GB, which takes a tenth of the time)."""
 
 _DRAWS = 64
 

@@ -1,0 +1,16 @@
+"""The command line as a test calls it, and what it prints without frames."""
+
+from __future__ import annotations
+
+from typer.testing import CliRunner
+
+from checkmate_tf.cli import app
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def flat(text):
+    """Without the frame and line breaks of a block."""
+    return " ".join(text.replace("│", " ").split())

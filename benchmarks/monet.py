@@ -187,7 +187,7 @@ def solve_one(request: dict) -> dict:
         else:
             inexact = system == "chosen-inexact"
             found = (
-                monet(operators, budget, options)
+                monet(operators, budget, options, inexact=True)
                 if system == "monet"
                 else choose_operators(operators, budget, options, inexact=inexact)
             )

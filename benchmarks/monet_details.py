@@ -162,7 +162,7 @@ def pace(request: dict, operators: Any, graph: Any) -> dict:
         if system == "problem9":
             cost = problem9_alone(graph, budget, options).cost
         elif system == "monet":
-            cost = monet(operators, budget, options).schedule.cost
+            cost = monet(operators, budget, options, inexact=True).schedule.cost
         else:
             cost = solve(graph, budget, system, options).cost
     except InfeasibleBudgetError as error:
@@ -247,12 +247,12 @@ def _reached(cells: dict[str, dict], system: str, share: float) -> str:
     told = [bound for name in alike if name in cells for *_, bound in cells[name]["course"] if bound is not None]
     least = 0.0 if system == "monet" else cell["base_cost"]  # with ways a choice may cost less than the default
     bound = max([least, *told])
+    if not bound:
+        return f"no bound in {cell['seconds']:.0f} s"
     seconds = within(cell, bound, share)
-    return (
-        f"{seconds:.1f} s"
-        if seconds is not None
-        else f"never, {cell['cost'] / bound - 1:.0%} in {cell['seconds']:.0f} s"
-    )
+    if seconds is not None:
+        return f"{seconds:.1f} s"
+    return f"never, {cell['cost'] / bound - 1:.0%} in {cell['seconds']:.0f} s"
 
 
 def draw_kinds(path: Path, cells: Sequence[dict]) -> None:

@@ -173,8 +173,8 @@ class OperatorGraph:
 
         Notes
         -----
-        A workspace below 0 stands where the node is the only reader of one of its inputs. Where a choice gives all of
-        these inputs other readers, nothing is computed into their memory.
+        A workspace below 0 stands where the node is the only reader of one of its inputs of at least that size. Where a
+        choice gives all of these inputs other readers, nothing is computed into their memory.
         """
         chosen = {int(i): int(way) for i, way in (choice or {}).items() if way}
         for i, way in chosen.items():
@@ -199,6 +199,11 @@ class OperatorGraph:
             recompute_until=place[np.minimum(self.graph.recompute_until[nodes], len(self))],
         )
         return ChosenGraph(graph, nodes, {i: way for i, way in sorted(chosen.items()) if kept[i]})
+
+    def exact(self) -> OperatorGraph:
+        """Without the ways that do not give the same bits (`Implementation.error`)."""
+        ways = {i: [way for way in given if not way.error] for i, given in self.implementations.items()}
+        return OperatorGraph(self.graph, ways, self.encodings)
 
     @cached_property
     def _ways(self) -> tuple[tuple[Implementation, ...], ...]:
@@ -231,12 +236,16 @@ class OperatorGraph:
         """The nodes that read each value where every node is computed in its own way."""
         return tuple(tuple(reversed(row)) for row in self._read([self.ways(i)[0] for i in range(len(self))])[1])
 
+    def taken_over(self, way: Implementation) -> list[int]:
+        """Inputs that are large enough for what a way beyond the default computes into their memory."""
+        return [p for p in way.inputs if self.graph.sizes[p] >= -way.workspace]
+
     def _workspace(self, i: int, way: Implementation, other: bool, readers: list[list[int]]) -> tuple[int, int]:
         """Workspace and `held` of node i. What its own way has taken over in the graph it may have lost."""
         own = {p for p in way.inputs if readers[p] == [i]}
         if other:
             over = max(0, -way.workspace)
-            return (way.workspace, over) if own or not over else (0, 0)
+            return (way.workspace, over) if own & set(self.taken_over(way)) or not over else (0, 0)
         held = int(self.graph.held[i])
         before = {p for p in way.inputs if self.default_readers[p] == (i,)}
         return (way.workspace, held) if own >= before else (way.workspace + held, 0)

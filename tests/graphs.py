@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from hypothesis import strategies as st
@@ -153,7 +153,7 @@ def operator_graphs(draw: st.DrawFn, max_nodes: int = 7) -> OperatorGraph:
     for i in draw(st.sets(st.integers(0, len(graph) - 1), max_size=3)):
         for at in range(draw(st.integers(1, 2))):
             reads = tuple(draw(st.sets(st.integers(0, i - 1), max_size=2))) if i else ()
-            space = draw(st.integers(_in_place(graph.sizes, i, reads), 2))
+            space = draw(st.integers(_in_place(graph.sizes, i, reads, max), 2))
             ways.setdefault(i, []).append(Implementation(f"way {at}", float(draw(st.integers(0, 5))), reads, space))
     forward = np.flatnonzero(graph.kinds == FORWARD).tolist()
     return OperatorGraph(graph, ways, frozenset(draw(st.sets(st.sampled_from(forward), max_size=2))))
@@ -177,11 +177,11 @@ def training_operators(draw: st.DrawFn, max_forward: int = 4, max_backward: int 
     ways: dict[int, list[Implementation]] = {}
     for u in draw(st.sets(st.integers(1, n - 1), max_size=3)):
         reads = sorted({u - 1, *draw(forward_values)} if u >= forward else inputs[u])
-        extra = draw(st.sampled_from([0, 0, 1, _in_place(sizes, u, reads)]))
+        extra = draw(st.sampled_from([0, 0, 1, _in_place(sizes, u, reads, max)]))
         ways[u] = [Implementation("other", float(draw(st.integers(1, 6))), tuple(reads), extra)]
     return OperatorGraph(graph, ways, frozenset(draw(st.sets(st.integers(0, forward - 1), max_size=1))))
 
 
-def _in_place(sizes: np.ndarray, i: int, reads: Sequence[int]) -> int:
-    """The least workspace: the memory of any of its inputs is reused."""
-    return -min([int(sizes[i]), *(int(sizes[p]) for p in reads)]) if reads else 0
+def _in_place(sizes: np.ndarray, i: int, reads: Sequence[int], of: Callable[[Iterable[int]], int] = min) -> int:
+    """The least workspace: the memory of any of its inputs is reused, or of the largest (`of=max`)."""
+    return -min(int(sizes[i]), of(int(sizes[p]) for p in reads)) if reads else 0

@@ -126,6 +126,7 @@ def test_a_budget_that_only_masks_reach_and_one_that_nothing_does():
     with pytest.raises(InfeasibleBudgetError) as caught:
         choose_operators(operators, at - 1, EXACT, "milp")
     assert at <= caught.value.minimum_bytes <= keep_all(default).peak_bytes
+    assert not caught.value.proven  # other choices were not tried
 
 
 def test_an_unknown_strategy_is_named():

@@ -116,6 +116,24 @@ def test_elementwise_kernels_compute_into_what_nobody_else_reads():
     assert (graph.workspace + graph.held == 0).all()
 
 
+@pytest.mark.parametrize("first", ["shortcut", "branch"])
+def test_an_addition_computes_into_whichever_input_nobody_else_reads(first):
+    x = inputs = keras.Input(IMAGE)
+    x = L.Conv2D(4, 1, name="shortcut")(x)
+    branch = L.Conv2D(4, 1, name="branch")(x)
+    x = L.Add(name="add")([x, branch] if first == "shortcut" else [branch, x])
+    graph = layer_operators(keras.Model(inputs, L.Conv2D(1, 1, name="c")(x)), BATCH).choose().graph
+    assert graph.workspace[graph.names.index("add")] == -4 * PIXELS
+
+
+def test_a_dropout_computes_into_its_input_whatever_it_reads_as_mask():
+    operators = operators_of(L.Conv2D(4, 1, name="x"), L.Dropout(0.5, name="d"))
+    at = operators.graph.names.index("d")
+    default, packed = operators.choose(), operators.choose({at: 1})
+    for graph in (default.graph, packed.graph):
+        assert graph.workspace[graph.names.index("d")] == -4 * PIXELS
+
+
 # Codes ------------------------------------------------------------------------------------------------------------
 
 

@@ -61,8 +61,9 @@ class Rules:
         return {i for i in self.computed - self.outputs if self.N + k < self.until[i] and self.useful(i, k)}
 
     def workspace(self, u, after):
-        way, own = self.ways[u], [p for p in self.ways[u].inputs if self.sure[p] <= {u}]
+        way = self.ways[u]
         over = max(0, -way.workspace) if self.other[u] else int(self.operators.graph.held[u])
+        own = [p for p in way.inputs if self.sure[p] <= {u} and (not self.other[u] or self.sizes[p] >= over)]
         if self.other[u] and not own:
             return max(0, way.workspace)
         taken = [p for p in own if self.other[u] or self.operators.default_readers[p] == (u,)]
@@ -294,6 +295,20 @@ def test_implementations_and_recomputation_at_once():
     assert len(found.chosen.choice) == 2  # of three forward values beside the loss and its gradient, one fits
     assert found.schedule.peak_bytes <= budget
     assert found.schedule.cost < monet(OperatorGraph(graph, {}), budget, EXACT).schedule.cost
+
+
+def test_ways_that_do_not_give_the_same_bits_are_taken_only_if_asked_for():
+    graph = paper_chain(4)
+    error = "equal but for rounding"
+    ways = {u: [Implementation("rough", 0.5, (u - 1,), 0, error), Implementation("exact", 1.5, (u - 1,))]
+            for u in range(5, 9)}  # fmt: skip
+    operators = OperatorGraph(graph, ways)
+    budget = keep_all(graph).peak_bytes - 2
+    exact, rough = monet(operators, budget, EXACT), monet(operators, budget, EXACT, inexact=True)
+    assert exact.chosen.choice and set(exact.chosen.choice.values()) == {2}
+    assert exact.schedule.cost == monet(operators.exact(), budget, EXACT).schedule.cost > rough.schedule.cost
+    assert set(rough.chosen.choice.values()) == {1}
+    assert list(exact.chosen.graph.costs).count(1.5) == len(exact.chosen.choice)
 
 
 def test_monet_noop_is_a_strategy():

@@ -78,6 +78,13 @@ def test_memory_is_taken_over_only_from_inputs_without_other_readers():
     assert memory({2: 1, 3: 2}) == ([0, -8, -8, 0], [0, 8, 8, 0])
 
 
+def test_nothing_is_computed_into_the_memory_of_what_is_smaller():
+    graph = Graph("small", ["x", "code", "y", "g"], np.array([0, 0, 0, 2]), np.ones(4), np.array([8, 1, 8, 8]),
+                  [[], [], [0], [0, 2]])  # fmt: skip
+    operators = OperatorGraph(graph, {2: [Implementation("coded", 1.0, (0, 1), -8)]})
+    assert operators.choose({2: 1}).graph.workspace.tolist() == [0, 0, 0, 0]  # only the code has no other reader
+
+
 def test_an_encoding_of_an_input_takes_its_memory_from_the_reader():
     graph = Graph("mask", ["x", "mask", "relu", "g"], np.array([0, 0, 0, 2]), np.ones(4), np.array([8, 1, 8, 8]),
                   [[], [0], [0], [2]], workspace=np.array([0, 0, -8, 0]), held=np.array([0, 0, 8, 0]))  # fmt: skip
@@ -103,7 +110,7 @@ def test_every_choice_is_a_graph_of_its_ways(operators, data):
 
 
 @given(operator_graphs())
-def test_optional_is_what_some_choice_leaves_out(operators):
+def test_no_choice_leaves_out_more_than_what_is_optional(operators):
     found = set()
     for ways in product(*(range(len(operators.ways(i))) for i in range(len(operators)))):
         found |= set(range(len(operators))) - set(operators.choose(dict(enumerate(ways))).nodes.tolist())

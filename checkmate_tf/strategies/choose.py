@@ -113,11 +113,19 @@ class _Search:
             if self.best[1].cost >= before * (1 - _BETTER):
                 break
         if self.best is None:
-            raise min(self.failed, key=lambda error: error.minimum_bytes)
+            raise self._infeasible()
         chosen, schedule = self.best
         schedule = replace(schedule, seconds=time.perf_counter() - begun)
         log.info("%d choices solved, %d nodes in other ways", len(self.solved), len(chosen.choice))
         return Chosen(schedule, chosen, base, schedule.status, schedule.lower_bound)
+
+    def _infeasible(self) -> InfeasibleBudgetError:
+        """The error of the choice that needs the least. It proves nothing where there are others."""
+        error = min(self.failed, key=lambda error: error.minimum_bytes)
+        if all(len(ats) == 1 for ats in self.allowed.values()):
+            return error
+        tried = f"{error}; of many choices of operators {len(self.failed)} were tried"
+        return InfeasibleBudgetError(tried, error.budget_bytes, error.minimum_bytes, proven=False)
 
     def _each(self, weight: Callable[[Implementation], tuple[float, ...]]) -> dict[int, int]:
         """The way of least weight for each node; the default's index is 0, so it is taken where it is as good."""

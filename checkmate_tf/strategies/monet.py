@@ -36,7 +36,9 @@ _SHARES = (1.0, 0.95, 0.85)  # of the budget: the program's memory is more than 
 _MARGIN = 4e-6  # of the budget: above the solvers' tolerances
 
 
-def monet(operators: OperatorGraph, budget_bytes: int, options: SolveOptions | None = None) -> Chosen:
+def monet(
+    operators: OperatorGraph, budget_bytes: int, options: SolveOptions | None = None, *, inexact: bool = False
+) -> Chosen:
     """The optimum of MONeT's program, or the best found in time.
 
     Parameters
@@ -47,6 +49,9 @@ def monet(operators: OperatorGraph, budget_bytes: int, options: SolveOptions | N
         Constants included.
     options : SolveOptions, optional
         Of its fields `time_limit`, `gap`, `seed`, `solver`, `memory_limit` and `progress`.
+    inexact : bool
+        Whether ways may be chosen that do not give the same bits, as the paper's do (batch normalisation from its
+        output).
 
     Returns
     -------
@@ -65,6 +70,7 @@ def monet(operators: OperatorGraph, budget_bytes: int, options: SolveOptions | N
     """
     begun = time.perf_counter()
     options = options or SolveOptions()
+    given, operators = operators, operators if inexact else operators.exact()
     split(operators.graph)
     check_solver(options.solver)
     default = operators.choose({})
@@ -86,7 +92,8 @@ def monet(operators: OperatorGraph, budget_bytes: int, options: SolveOptions | N
     if solution.x is None:
         raise _infeasible(graph, budget_bytes, solution, options)
     choice, order = program.unpack(solution.x)
-    chosen = operators.choose(choice)
+    names = {i: operators.ways(i)[at].name for i, at in choice.items()}
+    chosen = given.choose({i: [way.name for way in given.ways(i)].index(name) for i, name in names.items()})
     place = {int(node): at for at, node in enumerate(chosen.nodes)}
     sequence = np.array([place[node] for node in order if node in place])
     least = float(sum(min(way.cost for way in operators.ways(i)) for i in default.nodes if i not in operators.optional))

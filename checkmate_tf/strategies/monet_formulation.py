@@ -314,7 +314,8 @@ class _Builder:
         """
         for at, way in enumerate(self.operators.ways(u)):
             # What nobody else need read, and what its own way takes over in the graph.
-            inputs = [p for p in way.inputs if self.certain[p] <= {u}]
+            large = self.operators.taken_over(way) if at else way.inputs
+            inputs = [p for p in large if self.certain[p] <= {u}]
             own = [p for p in inputs if at or self.operators.default_readers[p] == (u,)]
             over = max(0, -way.workspace) if at else int(self.graph.held[u])
             if at and not inputs:

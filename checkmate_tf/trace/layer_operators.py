@@ -189,14 +189,14 @@ def _move_us(moved_bytes: float) -> float:
 
 @dataclass(frozen=True)
 class _Node:
-    """A node; `over` is the input whose memory it may compute into, -1 for none."""
+    """A node; `over` are the inputs into whose memory it may compute, any one of them."""
 
     name: str
     kind: int
     cost: float
     size: int
     inputs: tuple[int, ...]
-    over: int = -1
+    over: tuple[int, ...] = ()
     once: bool = False
 
 
@@ -226,7 +226,7 @@ class _Draft:
             if part.kind == "dropout":
                 self._mask(i, part)
                 read.append(self.mask[i])
-            over = next((p for p in read if self.nodes[p].size == part.bytes), -1) if part.kind in IN_PLACE else -1
+            over = self._of_size(part.bytes, read) if part.kind in IN_PLACE else ()
             at = self.add(part.name, FORWARD, part.time.forward, part.bytes, tuple(read), over)
             self.value.append(at)
             self.needs.append(part.trained or any(self.needs[p] for p in part.inputs))
@@ -234,6 +234,9 @@ class _Draft:
                 packed = (*read[:-1], self.codes[self.mask[i], "packed"])
                 self.ways[at] = [Implementation("packed", part.time.forward, packed)]
             self._codes(at, part, read)
+
+    def _of_size(self, size: int, nodes: Sequence[int]) -> tuple[int, ...]:
+        return tuple(p for p in nodes if self.nodes[p].size == size)
 
     def _mask(self, i: int, part: _Part) -> None:
         n = part.elements
@@ -274,7 +277,7 @@ class _Draft:
             gradient = sources[0]
             if len(sources) > 1:
                 cost = _move_us((len(sources) + 1) * part.bytes)
-                over = next((p for p in sources if self.nodes[p].size == part.bytes), -1)
+                over = self._of_size(part.bytes, sources)
                 gradient = self.add(f"sum_{part.name}", BACKWARD, cost, part.bytes, tuple(sources), over)
             to = [p for p in part.inputs if self.needs[p] and self.parts[p].differentiable]
             made = gradient if part.kind in ("sum", "view") else self._gradient(i, part, gradient, to)
@@ -289,7 +292,7 @@ class _Draft:
         values += [self.value[i]] if of_output else []
         values += [self.mask[i]] if part.kind == "dropout" else []
         if part.kind != "product":
-            over = gradient if part.kind in IN_PLACE else -1
+            over = self._of_size(size, [gradient]) if part.kind in IN_PLACE else ()
             cost = time.gradients(bool(to), part.trained)
             at = self.add(f"grad_{part.name}", BACKWARD, cost, size, (gradient, *values), over)
             self._ways(at, i, part, gradient, values)
@@ -340,11 +343,10 @@ class _Draft:
                 readers[p].append(j)
         workspace = np.zeros(len(self.nodes), dtype=np.int64)
         for j, node in enumerate(self.nodes):
-            if node.over >= 0 and readers[node.over] == [j] and self.nodes[node.over].size == node.size:
-                workspace[j] = -node.size
-                if node.kind == BACKWARD:  # who reads a gradient is no choice; what is decoded has a workspace anyhow
-                    ways = self.ways.get(j, [])
-                    self.ways[j] = [way if way.workspace else replace(way, workspace=-node.size) for way in ways]
+            if any(readers[p] == [j] for p in node.over):
+                workspace[j] = -node.size  # the ways, too, but for what is decoded, which has a workspace anyhow
+                ways = self.ways.get(j, [])
+                self.ways[j] = [way if way.workspace else replace(way, workspace=-node.size) for way in ways]
         n = len(self.nodes)
         graph = Graph(
             name=name,

@@ -9,8 +9,9 @@ from cases import DENSE, make, program_of, program_of_case
 
 from checkmate_tf.errors import TraceError
 from checkmate_tf.trace.ops import inputs_of, is_read_only, is_source, is_stateful, view_of
+from checkmate_tf.trace.order import early_updates, is_gradient, needed_operations, topological
 from checkmate_tf.trace.static import with_static_batch
-from checkmate_tf.trace.step import early_updates, is_gradient, needed_operations, topological, trace_step
+from checkmate_tf.trace.step import trace_step
 
 pytestmark = pytest.mark.usefixtures("fresh_keras")
 

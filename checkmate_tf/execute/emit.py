@@ -35,10 +35,10 @@ import tensorflow as tf
 from ..errors import PlanError
 from ..ordering import needed_order
 from ..plan import Plan
-from ..trace.ops import SUMS, inputs_of, is_stateful
+from ..trace.loops import copy_functions
+from ..trace.ops import SUMS, copy_attributes, inputs_of, is_stateful
+from ..trace.order import is_gradient
 from ..trace.program import LARGE, SHAPE, SMALL, SOURCE, VIEW, Program
-from ..trace.static import copy_attributes, copy_functions
-from ..trace.step import is_gradient
 from .sums import LEAST_TERMS, emit_sum, order_of_terms
 
 __all__ = ["Emission", "emit"]

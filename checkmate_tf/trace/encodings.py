@@ -14,7 +14,8 @@ and NaN but for the inputs of a max-pooling.
 
 - *ReLU, ReLU6*: g * (y > 0), as the kernel computes it; a bit an element.
 - *Max-pooling*: the place of the first largest element in its window; a byte an element of the result. Not where
-  windows reach into padding, and on CPUs only, whose kernels decide ties so.
+  windows reach into padding or overlap (kernels add up in orders of their own), and on CPUs only, whose kernels decide
+  ties so.
 - *Masks*: any boolean value that the forward pass makes and the backward pass reads (dropout, comparisons); a bit an
   element instead of a byte.
 """
@@ -29,9 +30,10 @@ import tensorflow as tf
 from tensorflow.python.framework import func_graph
 from tensorflow.python.ops import gen_nn_ops, handle_data_util
 
-from .ops import inputs_of, is_source
-from .static import copy_attributes, copy_functions
-from .step import TracedStep, is_gradient
+from .loops import copy_functions
+from .ops import copy_attributes, inputs_of, is_source
+from .order import is_gradient
+from .step import TracedStep
 
 __all__ = ["EncodedStep", "Encoding", "encoded", "find_encodings"]
 
@@ -134,14 +136,14 @@ def _window(op: tf.Operation) -> tuple[list[int], list[int]]:
 
 
 def _covers(op: tf.Operation) -> bool:
-    """Whether a pooling's windows are within its input, at most 255 elements, over height and width."""
-    if op.get_attr("data_format") not in (b"NHWC", "NHWC"):
+    """Whether a pooling's windows are within its input and apart, of 2 to 255 elements, over height and width."""
+    if op.get_attr("data_format") not in (b"NHWC", "NHWC") or op.get_attr("padding") in (b"EXPLICIT", "EXPLICIT"):
         return False
     size, stride = _window(op)
     source, result = inputs_of(op)[0].shape, inputs_of(op)[1].shape
-    if size[0] != 1 or size[3] != 1 or size[1] * size[2] > 255:
+    if size[0] != 1 or size[3] != 1 or not 1 < size[1] * size[2] <= 255:
         return False
-    return all((result[k] - 1) * stride[k] + size[k] <= source[k] for k in (1, 2))
+    return all(size[k] <= stride[k] and (result[k] - 1) * stride[k] + size[k] <= source[k] for k in (1, 2))
 
 
 class _Copy:
@@ -315,7 +317,7 @@ def place_in_window(x: tf.Tensor, y: tf.Tensor, size: Sequence[int], stride: Seq
     for here in unequal[1:-1]:
         before *= here
         place += before
-    return place * (1 - before * unequal[-1]) if len(unequal) > 1 else tf.zeros_like(place)
+    return place * (1 - before * unequal[-1])
 
 
 def to_place(

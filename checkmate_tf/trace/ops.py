@@ -7,6 +7,7 @@ import tensorflow as tf
 __all__ = [
     "ELEMENTWISE",
     "SUMS",
+    "copy_attributes",
     "function_names",
     "inputs_of",
     "is_read_only",
@@ -70,6 +71,14 @@ ELEMENTWISE = frozenset(
     Selu SeluGrad Sigmoid SigmoidGrad Sign Sin Softplus SoftplusGrad Softsign Sqrt SqrtGrad Square SquaredDifference Sub
     Tanh TanhGrad Xdivy Xlogy ZerosLike Softmax LogSoftmax""".split()  # noqa: SIM905 - a list of words
 )
+
+
+_DROPPED_ATTRIBUTES = ("_class", "_output_shapes")
+
+
+def copy_attributes(op: tf.Operation) -> dict:
+    """Attributes for a copy of the operation in another graph."""
+    return {k: v for k, v in op.node_def.attr.items() if k not in _DROPPED_ATTRIBUTES}
 
 
 def inputs_of(op: tf.Operation) -> list[tf.Tensor]:

@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 from ..errors import DynamicShapeError
 from ..graph import BACKWARD, FORWARD, LOSS, Graph
 from .ops import ELEMENTWISE, SUMS, inputs_of, is_read_only, is_source, is_stateful, view_of, writes_resource
+from .order import is_gradient
 from .static import StaticStep
-from .step import TracedStep, is_gradient
+from .step import TracedStep
 from .trees import gather_trees, within_trees
 
 __all__ = ["Program", "build_program"]

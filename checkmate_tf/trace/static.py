@@ -18,15 +18,15 @@ from tensorflow.python.ops import handle_data_util
 
 from ..errors import TraceError
 from .loops import copy_functions, function_graph, list_sizes, root_of, step_of, trip_count
-from .ops import ELEMENTWISE, inputs_of, is_stateful
+from .ops import ELEMENTWISE, copy_attributes, inputs_of, is_stateful
+from .order import topological
 from .shapes import inferred_shape
-from .step import TracedStep, topological
+from .step import TracedStep
 from .variants import Variants, bytes_of, largest
 
-__all__ = ["StaticStep", "copy_attributes", "copy_functions", "with_static_batch"]
+__all__ = ["StaticStep", "with_static_batch"]
 
 _SMALL = 4096  # elements: shapes, axes and permutations are smaller
-_DROPPED_ATTRIBUTES = ("_class", "_output_shapes")
 _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
 
 
@@ -52,11 +52,6 @@ class StaticStep:
     def bytes_of(self, t: tf.Tensor) -> int | None:
         """Bytes of a traced tensor for the static batch; None if they cannot be known."""
         return bytes_of(t, self.tensors, self.list_bytes)
-
-
-def copy_attributes(op: tf.Operation) -> dict:
-    """Attributes for a copy of the operation in another graph."""
-    return {k: v for k, v in op.node_def.attr.items() if k not in _DROPPED_ATTRIBUTES}
 
 
 def with_static_batch(step: TracedStep, shapes: list[tf.TensorShape]) -> StaticStep:

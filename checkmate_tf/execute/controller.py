@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
@@ -16,11 +16,12 @@ from ..errors import BatchSizeError, CheckmateError, InfeasibleBudgetError, Mode
 from ..report import Report
 from ..units import Budget, format_bytes
 from .distribution import Distribution
-from .frameworks import loss_of
+from .frameworks import compiled_with, in_thread
+from .jit import resolve_jit
 from .job import PlanOptions, beyond_limit
 from .measure import Device, find_device
-from .planner import PlannedStep, expected_peak_bytes, plan_again, plan_step
-from .spec import spec_of_tensors
+from .planner import Known, PlannedStep, expected_peak_bytes, plan_again, plan_step
+from .spec import open_batch, spec_of_tensors
 
 __all__ = ["Controller", "batch_errors", "build_training"]
 
@@ -31,8 +32,37 @@ _PLANS_AGAIN = 3  # most new plans for data, or after peaks over the budget whil
 _TOO_LARGE = "[checkmate_tf: batch too large]"  # before and after the message
 
 
+@dataclass(frozen=True, eq=False)
+class _Same:
+    """Objects compared by identity, and held, so that no other object comes to have the id of one."""
+
+    objects: tuple[Any, ...]
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, _Same)
+            and len(self.objects) == len(other.objects)
+            and all(a is b for a, b in zip(self.objects, other.objects, strict=True))
+        )
+
+    def __hash__(self) -> int:
+        return hash(tuple(map(id, self.objects)))
+
+
 class Controller:
-    """Stands in for a model's train_step: plans once for each structure of data, then emits the plan."""
+    """Stands in for a model's train_step: plans once for each structure of data, then emits the plan.
+
+    Attributes
+    ----------
+    plans : dict
+        Of the model as it is compiled now: by what is trained and the structure of the data.
+    earlier : list of Known
+        All plans so far, without their steps: those of an optimizer that was replaced would keep its slots in memory.
+    compiled_since : bool
+        Whether the model was compiled again since this stands in for its step.
+    key : key of `plans`, or None
+        The plan that trains, as far as it is known: that of the last trace, or of the iterator that came last.
+    """
 
     def __init__(
         self,
@@ -48,32 +78,53 @@ class Controller:
         self.batch_size = batch_size if distribution is None else distribution.share(batch_size)
         self.replicas = 1 if distribution is None else distribution.replicas
         self.plain_step = plain_step
+        self.compiled = _Same(compiled_with(model))
         self.plans: dict[Any, PlannedStep] = {}
+        self.earlier: list[Known] = []
+        self.key: Any = None
         self.unfit = 0  # least peak, bytes, for which no plan could be made
+        self.attached = self.compiled_since = False
         self.before: dict[str, Any] = {}
 
     def plan(self, spec: Any) -> PlannedStep:
         """The plan for a structure of data, made if there is none yet."""
-        key = (self._state(), tuple(tf.nest.flatten(spec)), str(tf.nest.map_structure(lambda _: 0, spec)))
+        self._forget_compiled_before()
+        key = self._key(spec)
         if key not in self.plans:
-            if self.plans:
+            if self.earlier:
                 why = "for data of another structure or a changed model"
                 log.info("%s: planning again, %s: %s", self.model.name, why, spec)
-            if tf.inside_function():  # Keras is tracing: a new thread has no graph under construction
-                with ThreadPoolExecutor(1) as pool:
-                    planned = pool.submit(self._plan, spec).result()
-            else:
-                planned = self._plan(spec)
-            key = (self._state(), *key[1:])  # building the optimizer may have changed it
+            planned = in_thread(self._plan, spec) if tf.inside_function() else self._plan(spec)  # Keras is tracing
+            key = self._key(spec)  # building the optimizer may have changed it
             self.plans[key] = planned
+            self.earlier.append(planned.known)
+        self.key = key
         return self.plans[key]
 
     def _plan(self, spec: Any) -> PlannedStep:
         build_training(self.model, spec, self.plain_step)
-        earlier, options = list(self.plans.values()), self.options
+        earlier, options = self.earlier, self.options
         if earlier:  # a share of the plain peak was a share of the first plan's
             options = replace(options, budget=Budget(size_bytes=earlier[0].report.budget_bytes))
         return plan_step(self.plain_step, spec, self.batch_size, options, self.model.name, earlier, self.distribution)
+
+    def _key(self, spec: Any) -> Any:
+        """Changes with the data's structure, and when a layer is frozen."""
+        structure = str(tf.nest.map_structure(lambda _: 0, spec))
+        return (_Same(tuple(self.model.trainable_variables)), tuple(tf.nest.flatten(spec)), structure)
+
+    def _forget_compiled_before(self) -> None:
+        """Drop all plans if the model was compiled again: their steps hold variables that nothing else needs."""
+        compiled = _Same(compiled_with(self.model))
+        if compiled == self.compiled:
+            return
+        self.compiled, self.compiled_since, self.key = compiled, True, None
+        if self.plans:
+            self.plans = {}
+            gc.collect()  # functions lie in cycles, and hold what they capture
+        if self.attached:
+            jit_compile = resolve_jit(self.model, self.options.operators, self.distribution)
+            self.options = replace(self.options, jit_compile=jit_compile)
 
     def step(self, data: Any) -> Any:
         """One training step, as the model's own `train_step`."""
@@ -83,9 +134,14 @@ class Controller:
                     f"{self.model.name!r}: call strategy.run(model.train_step, ...) inside of a tf.function"
                 )
             return self.distribution.together(data, self._emit)
-        if not tf.inside_function():
-            return tf.function(self.step, autograph=False)(data)
-        return self._emit([data])
+        if tf.inside_function():
+            return self._emit([data])
+        if tf.config.functions_run_eagerly():
+            raise ModelError(
+                f"{self.model.name!r} is planned as a graph, and tf.config.run_functions_eagerly(True) runs none: set "
+                "it to False, or call checkmate_tf.restore(model)"
+            )
+        return tf.function(self.step, autograph=False)(data)
 
     def _emit(self, given: list[Any]) -> Any:
         """The planned step on the data of each replica."""
@@ -104,7 +160,7 @@ class Controller:
         """Put the planned step in the model's place."""
         model = self.model
         self.before = {k: model.__dict__[k] for k in ("train_step", "make_train_function") if k in model.__dict__}
-        self.jit_compile = model.jit_compile
+        self.jit_compile, self.attached = model.jit_compile, True
         _put(model, "_checkmate_controller", self)  # first, so that `restore` undoes an interrupted call
         make = model.make_train_function
 
@@ -119,7 +175,7 @@ class Controller:
                 self.make_room()
             self._make_plainly(make, force)
             if not getattr(model.train_function, "checkmate", False):
-                _put(model, "train_function", _guard(model.train_function, self.watch))
+                _put(model, "train_function", _guard(model.train_function, self.runs, self.watch))
             return model.train_function  # Keras 3 reads the attribute, tf_keras the result
 
         _put(model, "train_step", train_step)
@@ -147,7 +203,8 @@ class Controller:
         for name, value in self.before.items():
             _put(self.model, name, value)
         _put(self.model, "train_function", None)
-        self.model.jit_compile = self.jit_compile
+        if not self.compiled_since and self.compiled == _Same(compiled_with(self.model)):  # else the user has set it
+            self.model.jit_compile = self.jit_compile
 
     def make_room(self) -> None:
         """Before training, plan again if what has come to the device (the data of `fit`) will fill the budget.
@@ -158,9 +215,11 @@ class Controller:
             If no plan leaves room for it, and the allocator has a hard limit: training would run out of memory.
         """
         device = self._device()
-        if tf.inside_function() or not (self.options.verify and device.measurable and self.plans):
+        if tf.inside_function() or not (self.options.verify and device.measurable):
             return
-        key, planned = list(self.plans.items())[-1]
+        if self.key not in self.plans or self.compiled != _Same(compiled_with(self.model)):
+            return  # it will be planned with what is on the device
+        key, planned = self.key, self.plans[self.key]
         report = planned.report
         if report.replanned >= _PLANS_AGAIN:  # no reason to refuse what may train as it did
             return
@@ -185,12 +244,22 @@ class Controller:
             return
         _put(self.model, "train_function", None)
 
+    def runs(self, data: Any) -> None:
+        """Note which plan serves the data that `fit` trains on next, where an iterator tells it before."""
+        try:
+            key = self._key(open_batch(data.element_spec))
+        except (AttributeError, CheckmateError):  # batches one by one, or of replicas
+            return
+        if key in self.plans and key != self.key:
+            self.key = key
+            _put(self.model, "checkmate", self.report)
+
     def watch(self) -> None:
         """Note the device's peak while training; over the budget, plan again with the difference taken off."""
         device = self._device()
-        if not (self.options.verify and device.measurable):
+        if not (self.options.verify and device.measurable and self.key in self.plans):
             return
-        key, planned = list(self.plans.items())[-1]
+        key, planned = self.key, self.plans[self.key]
         report, peak = planned.report, device.peak_bytes()
         if peak <= (report.training_peak_bytes or 0):
             return
@@ -235,6 +304,7 @@ class Controller:
                 proven=False,
             )
         again = self.plans[key] = plan_again(planned, peak, self.options, self.distribution, expected)
+        self.earlier.append(again.known)
         _put(self.model, "checkmate", self.report)
         log.warning(
             "%s: planned again: %s predicted, %s measured",
@@ -245,14 +315,8 @@ class Controller:
 
     @property
     def report(self) -> Report:
-        """Of the newest plan."""
-        return list(self.plans.values())[-1].report
-
-    def _state(self) -> tuple[int, ...]:
-        """Changes when the model is compiled again, or a layer is frozen."""
-        model = self.model
-        compiled = (id(getattr(model, "optimizer", None)), id(loss_of(model)))
-        return (*compiled, *(id(v) for v in model.trainable_variables))
+        """Of the plan that trains, or of the last one if the model was compiled again and has none yet."""
+        return self.plans[self.key].report if self.key in self.plans else self.earlier[-1].report
 
 
 def _put(model: keras.Model, name: str, value: Any) -> None:
@@ -342,9 +406,12 @@ class batch_errors:  # noqa: N801 - reads as a context
             raise BatchSizeError(str(error).split(_TOO_LARGE)[1]) from None
 
 
-def _guard(function: Callable[..., Any], after: Callable[[], None]) -> Callable[..., Any]:
+def _guard(
+    function: Callable[..., Any], before: Callable[[Any], None], after: Callable[[], None]
+) -> Callable[..., Any]:
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
+        before(args[0] if args else None)
         with batch_errors():
             result = function(*args, **kwargs)
         after()

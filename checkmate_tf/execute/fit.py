@@ -22,12 +22,12 @@ from ..schedule_file import schedule_from_dict
 from ..units import format_bytes
 from .emit import emit
 from .job import SURE, Candidate, Job, timed
-from .measure import captured_variables, fed_as_by_fit, measure_peak
+from .measure import captured_variables, fed_as_by_fit, measure_peak, moved_by_steps
 from .solving import solve_least, solve_once
-from .spec import example
+from .spec import examples
 from .xla import emit_compiled
 
-__all__ = ["fit", "fit_given"]
+__all__ = ["NotMeasurable", "fit", "fit_given"]
 
 log = logging.getLogger("checkmate_tf")
 
@@ -38,6 +38,10 @@ _NEAR = 1.1  # times the budget: other schedules with the least peak may lose le
 _STRICT_COST = 1.1  # times the cost of a step: what one strict order may cost in parallelism, until it is measured
 _SAME = 1.03  # times the seconds of a step: no more than what the same step may take at another time
 _UNSTEADY = 0.05  # of a peak: where steps differ by more, one strict order is worth a measurement
+
+
+class NotMeasurable(Exception):
+    """A step that cannot be run on made-up data, or must not be: the message says why."""
 
 
 def fit(job: Job, target: int | None = None, strict: bool = False) -> Candidate:
@@ -63,6 +67,8 @@ def fit(job: Job, target: int | None = None, strict: bool = False) -> Candidate:
         If no schedule fits, or none was measured within the budget; names the least that was.
     JitCompileError
         If XLA is to compile the step and cannot.
+    NotMeasurable
+        If the step cannot be run on made-up data.
     """
     target = job.first_target_bytes if target is None or not job.measure else job.with_room(target)
     search = _Search(job, target, strict or job.orders[0])
@@ -301,6 +307,8 @@ def fit_given(job: Job, saved: dict[str, Any]) -> Candidate | None:
     ------
     PlanError
         If it is not one of the job's graph, or does not fit the budget by prediction.
+    NotMeasurable
+        As `fit`.
     """
     schedule = _given(saved, job)
     if not job.measure:
@@ -335,19 +343,23 @@ def _measure(job: Job, plan: Plan, limit_bytes: int, most_bytes: int | None) -> 
         return emit_compiled(program, plan, inputs) if xla else emit(program, plan, limit_bytes, inputs)
 
     xla = job.options.jit_compile
+    moved = moved_by_steps(program.step)
+    if moved:
+        raise NotMeasurable(f"steps read from or write to more than variables ({moved}), which cannot be undone")
     batch = []
-    for k, t in enumerate(program.step.inputs):
-        with tf.device(job.places[k * len(job.places) // len(program.step.inputs)] if job.places else None):
-            batch.append(example(program.static.tensors[id(t)]))
+    inputs = [program.static.tensors[id(t)] for t in program.step.inputs]
+    for k, make in enumerate(examples(inputs, job.options.sample)):
+        with tf.device(job.places[k * len(job.places) // len(inputs)] if job.places else None):
+            batch.append(make())
     step = fed_as_by_fit(planned, batch, device, job.options.prefetch)
     try:
         peak, reason = measure_peak(device, step, captured_variables(program.step.captures), most_bytes)
-    except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
-        if not xla:
-            raise
+    except tf.errors.OpError as error:
         why = str(error.message).strip().splitlines()[0][:300]
-        what = f"XLA cannot compile the step of {program.graph.name!r}"
-        raise JitCompileError(f"{what} ({why}): compile the model with jit_compile=False") from error
+        if xla and isinstance(error, (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)):
+            what = f"XLA cannot compile the step of {program.graph.name!r}"
+            raise JitCompileError(f"{what} ({why}): compile the model with jit_compile=False") from error
+        raise NotMeasurable(f"the step fails on made-up data, and compile was given none (data=): {why}") from error
     del step
     gc.collect()  # functions lie in cycles, and hold batches
     if peak is None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import keras
+from keras.src.backend.common import global_state
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.autograph.impl import api
 
-__all__ = ["as_called", "framework_of", "is_compiled", "loss_of", "structs_of"]
+__all__ = ["as_called", "compiled_with", "framework_of", "in_thread", "is_compiled", "structs_of"]
 
 
 def framework_of(model: Any) -> Any:
@@ -30,14 +32,37 @@ def as_called(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return api.tf_convert(step, ag_ctx.ControlStatusCtx(ag_ctx.Status.ENABLED))
 
 
+def in_thread(function: Callable[..., Any], *given: Any) -> Any:
+    """Call a function in a thread of its own: no graph is under construction there, no tape records, no replica runs.
+
+    What Keras keeps for each thread (the generator of unseeded random numbers, the default types) is as in this one.
+    """
+    state = dict(vars(global_state.GLOBAL_STATE_TRACKER))
+
+    def run() -> Any:
+        vars(global_state.GLOBAL_STATE_TRACKER).update(state)
+        try:
+            return function(*given)
+        finally:
+            state.update(vars(global_state.GLOBAL_STATE_TRACKER))
+
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            return pool.submit(run).result()
+        finally:
+            vars(global_state.GLOBAL_STATE_TRACKER).update(state)
+
+
 def is_compiled(model: Any) -> bool:
     """True if `model.compile` was called."""
     return bool(model.compiled if isinstance(model, keras.Model) else model._is_compiled)
 
 
-def loss_of(model: Any) -> Any:
-    """What holds the compiled losses: another object after each `model.compile`."""
-    return getattr(model, "_compile_loss" if isinstance(model, keras.Model) else "compiled_loss", None)
+def compiled_with(model: Any) -> tuple[Any, ...]:
+    """What `model.compile` makes for the training step, of which some is another object after each call."""
+    legacy = ("optimizer", "compiled_loss", "compiled_metrics")
+    names = ("optimizer", "_compile_loss", "_compile_metrics", "_loss_tracker")
+    return tuple(getattr(model, name, None) for name in (names if isinstance(model, keras.Model) else legacy))
 
 
 def structs_of(model: Any) -> tuple[Any, Any]:

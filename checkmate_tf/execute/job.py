@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..costs import CostSpec
 from ..graph import Graph
@@ -59,6 +60,8 @@ class PlanOptions:
         `trace.encodings`.
     prefetch : int or None
         Batches that the input pipeline keeps ready beside the one in use, on a CPU; None: as `fit` on arrays does.
+    sample : sequence of arrays or None
+        A batch of the user's data, flattened, to measure with.
     """
 
     budget: Budget = field(default_factory=lambda: parse_budget("auto"))
@@ -75,6 +78,7 @@ class PlanOptions:
     jit_compile: bool = False
     operators: str = "default"
     prefetch: int | None = None
+    sample: Sequence[Any] | None = None
 
     def tell(self, stage: str, done: float, total: float, text: str = "") -> None:
         """Report progress, if anybody listens."""

@@ -12,17 +12,18 @@ import keras
 import tensorflow as tf
 
 from ..costs import CostSpec
-from ..errors import JitCompileError, ModelError, OperatorsError
+from ..errors import ModelError
 from ..graph import Graph
 from ..units import parse_budget
 from .choose import check_operators
 from .controller import Controller, batch_errors, build_training
 from .distribution import distribution_of
 from .frameworks import as_called, framework_of, is_compiled
+from .jit import resolve_jit
 from .job import PlanOptions
 from .planner import step_graph
 from .progress import progress_bars
-from .spec import check_prefetch, data_spec
+from .spec import check_prefetch, data_spec, sample_of
 
 __all__ = ["compile", "gradient_function", "op_graph", "restore"]
 
@@ -62,7 +63,7 @@ def compile(  # noqa: A001 - the name that the package offers
     input_spec : nest of tf.TensorSpec, optional
         `(x, y)` or `(x, y, sample_weight)`. Needed (or `data`) for models that do not declare their inputs.
     data : tuple of arrays or tf.data.Dataset, optional
-        A batch `(x, y)`, or the dataset to train on.
+        A batch `(x, y)`, on which plans are then measured, or the dataset to train on.
     strategy : str
         How to schedule; see `checkmate_tf.strategies`.
     costs : str, callable or array
@@ -120,22 +121,12 @@ def compile(  # noqa: A001 - the name that the package offers
     _check_model(model)
     check_prefetch(prefetch)
     distribution = distribution_of(model)
-    jit_compile = _resolve_jit(model)
-    if operators == "choose" and (jit_compile or distribution is not None):
-        raise OperatorsError(
-            f"{model.name!r} is {'compiled by XLA' if jit_compile else 'spread over several devices'}, where "
-            'operators="choose" is not served: leave operators at "default"'
-        )
-    if jit_compile and distribution is not None:
-        raise JitCompileError(
-            f"{model.name!r} has jit_compile=True and is spread over {distribution.replicas} devices, which is not "
-            "served together: compile the model with jit_compile=False"
-        )
+    jit_compile = resolve_jit(model, operators, distribution)
     spec, batch = data_spec(model, batch_size, input_spec, data)
     with progress_bars(progress) as tell:
         options = PlanOptions(
             wanted, strategy, costs, time_limit, gap, seed, verify, progress=tell, cache=cache, schedule=schedule,
-            jit_compile=jit_compile, operators=operators, prefetch=prefetch,
+            jit_compile=jit_compile, operators=operators, prefetch=prefetch, sample=sample_of(data, batch),
         )  # fmt: skip
         earlier = getattr(model, "_checkmate_controller", None)
         controller = Controller(model, options, batch, _plain_step(model), distribution)
@@ -227,7 +218,7 @@ def gradient_function(
     with progress_bars(progress) as tell:
         options = PlanOptions(
             wanted, strategy, costs, time_limit, gap, seed, verify, progress=tell, cache=cache, schedule=schedule,
-            operators=operators, prefetch=prefetch,
+            operators=operators, prefetch=prefetch, sample=sample_of(data, batch_size),
         )  # fmt: skip
         controller = Controller(model, options, batch_size, as_called(model, gradients))
         planned = controller.plan(spec)
@@ -287,6 +278,11 @@ def _check_built(model: Any) -> None:
         raise ModelError(
             f"a Keras 3 model is needed, or one of tf_keras, not {type(model).__module__}.{type(model).__name__}"
         )
+    if isinstance(model, keras.Model) and keras.backend.backend() != "tensorflow":
+        raise ModelError(
+            f"{model.name!r} runs on {keras.backend.backend()}, and plans are for TensorFlow: set "
+            "KERAS_BACKEND=tensorflow in the environment before Keras is imported"
+        )
     if not model.built:
         raise ModelError(
             f"{model.name!r} is not built, so its variables do not exist: call it on a batch, or model.build()"
@@ -297,18 +293,3 @@ def _check_model(model: Any) -> None:
     _check_built(model)
     if not is_compiled(model):
         raise ModelError(f"{model.name!r} is not compiled: call model.compile(optimizer=..., loss=...) first")
-
-
-def _resolve_jit(model: Any) -> bool:
-    """Whether XLA is to compile the planned step: if the user asked for it, on a CPU."""
-    if not model.jit_compile:
-        return False
-    if framework_of(model) is not keras:
-        raise JitCompileError(
-            f"{model.name!r} is a model of tf_keras with jit_compile=True, which works for Keras 3 only: compile the "
-            "model with jit_compile=False"
-        )
-    if not model._resolve_auto_jit_compile():  # what Keras chooses by itself, where it compiles: on GPUs
-        return True
-    log.warning("%s: jit_compile is set to False: plans under XLA were measured on CPUs only", model.name)
-    return False

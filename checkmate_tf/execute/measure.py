@@ -17,8 +17,17 @@ import numpy as np
 import tensorflow as tf
 
 from ..report import Peak
+from ..trace.step import TracedStep
 
-__all__ = ["HOW_TO_MEASURE", "Device", "captured_variables", "fed_as_by_fit", "find_device", "measure_peak"]
+__all__ = [
+    "HOW_TO_MEASURE",
+    "Device",
+    "captured_variables",
+    "fed_as_by_fit",
+    "find_device",
+    "measure_peak",
+    "moved_by_steps",
+]
 
 HOW_TO_MEASURE = (
     "this process's CPU allocator keeps no statistics; set TF_CPU_ALLOCATOR_USE_BFC=true in the environment before "
@@ -34,6 +43,7 @@ _NOT_IN_PLACE = (  # another shape than the step left, a device without such a k
     tf.errors.ResourceExhaustedError,
 )
 _STEPS, _LEAST_STEPS, _SECONDS = 16, 2, 6.0
+_MOVING = ("Iterator", "LookupTableInsert", "LookupTableImport", "LookupTableRemove", "Queue", "Barrier")  # beginnings
 
 
 @dataclass(frozen=True)
@@ -145,6 +155,17 @@ def captured_variables(captures: Sequence[tuple[Any, tf.Tensor]]) -> list[_Captu
         if internal.dtype == tf.resource and data is not None and data.is_set and data.shape_and_type:
             found[id(external)] = _Captured(external, tf.as_dtype(data.shape_and_type[0].dtype))
     return list(found.values())
+
+
+def moved_by_steps(step: TracedStep) -> str:
+    """What of a step changes resources that are no variables: iterators and tables, whose state is not put back.
+
+    Returns
+    -------
+    str
+        The type and name of an operation, empty if there is none.
+    """
+    return next((f"{op.type} {op.name}" for op in step.operations if op.type.startswith(_MOVING)), "")
 
 
 def fed_as_by_fit(

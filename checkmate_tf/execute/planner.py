@@ -26,16 +26,26 @@ from ..units import Budget
 from .choose import Choice, choose_encodings
 from .distribution import NOT_MEASURED, Distribution
 from .emit import emit
-from .fit import fit, fit_given
+from .fit import NotMeasurable, fit, fit_given
 from .job import SURE, Candidate, Job, PlanOptions, timed
 from .measure import HOW_TO_MEASURE, Device, find_device
 from .region import reserve
 from .solving import solving_seconds
 from .xla import emit_compiled
 
-__all__ = ["PlannedStep", "expected_peak_bytes", "plan_again", "plan_step", "step_graph"]
+__all__ = ["Known", "PlannedStep", "expected_peak_bytes", "plan_again", "plan_step", "step_graph"]
 
 log = logging.getLogger("checkmate_tf")
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """A plan without its step, whose program holds variables: enough for another step with an equal graph."""
+
+    schedule: Schedule
+    report: Report
+    limit_bytes: int
+    jit_compile: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +58,11 @@ class PlannedStep:
     batch_size: int
     limit_bytes: int
     jit_compile: bool = False
+
+    @property
+    def known(self) -> Known:
+        """The plan without the step."""
+        return Known(self.schedule, self.report, self.limit_bytes, self.jit_compile)
 
     def emit(self, inputs: Sequence[tf.Tensor], checks: Sequence[tf.Operation] = ()) -> Any:
         """Emit the planned step into the function being traced; none of its effects comes before `checks`."""
@@ -62,7 +77,7 @@ def plan_step(
     batch_size: int,
     options: PlanOptions,
     name: str,
-    earlier: Sequence[PlannedStep] = (),
+    earlier: Sequence[Known] = (),
     distribution: Distribution | None = None,
 ) -> PlannedStep:
     """Plan a training step.
@@ -76,8 +91,8 @@ def plan_step(
         What None stands for when sizes are counted.
     name : str
         Of the model, for messages.
-    earlier : sequence of PlannedStep
-        Plans for other structures of data; a schedule for an equal graph is used again.
+    earlier : sequence of Known
+        Plans for other structures of data, or of before the model was compiled again; one for an equal graph is used.
     distribution : Distribution, optional
         The step is that of all replicas side by side. Budget, batch size and costs are of one.
 
@@ -100,27 +115,20 @@ def plan_step(
     plain = keep_all(graph)
     budget_bytes = _budget_bytes(options.budget, plain, device)
     reserve(device, budget_bytes)
-    for other in earlier:
-        if _equal(other.schedule.graph, graph) and other.report.budget_bytes == budget_bytes:
-            return replace(other, program=program, batch_size=batch_size)
+    for other in reversed(earlier):
+        alike = other.report.budget_bytes == budget_bytes and other.jit_compile == options.jit_compile
+        if alike and _equal(other.schedule.graph, graph):
+            return PlannedStep(
+                program, other.schedule, other.report, batch_size, other.limit_bytes, options.jit_compile
+            )
     job = Job(program, graph, budget_bytes, device, options, seconds, _places(distribution))
-    best: Candidate | None = None
-    chosen = Choice(job, ())
-    if saved is not None:
-        best = fit_given(job, saved)
-    elif options.operators == "choose":
-        chosen = choose_encodings(job, tracing.program)
-    if best is None:
-        try:
-            best = fit(chosen.job)
-        except InfeasibleBudgetError as error:
-            if not chosen.encodings:
-                raise
-            log.warning("%s: planning without codes, since with them: %s", name, error)
-            chosen = Choice(job, ())
-            best = fit(job)
-    program, schedule = chosen.job.program, best.schedule
     reason = HOW_TO_MEASURE if distribution is None else NOT_MEASURED
+    try:
+        chosen, best = _chosen_and_fitted(job, tracing, saved)
+    except NotMeasurable as error:
+        job, reason = _unmeasured(job, error), str(error)
+        chosen, best = _chosen_and_fitted(job, tracing, saved)
+    program, schedule = chosen.job.program, best.schedule
     why = "" if job.attempts else reason if options.verify else "verify=False"
     report = Report(
         model=name,
@@ -145,6 +153,30 @@ def plan_step(
     )
     log.info("%s", report)
     return PlannedStep(program, schedule, report, batch_size, best.limit_bytes, options.jit_compile)
+
+
+def _chosen_and_fitted(job: Job, tracing: _Tracing, saved: dict[str, Any] | None) -> tuple[Choice, Candidate]:
+    """Which gradients read codes, and the plan: the saved one, if there is one that fits."""
+    chosen = Choice(job, ())
+    if saved is not None:
+        best = fit_given(job, saved)
+        if best is not None:
+            return chosen, best
+    elif job.options.operators == "choose":
+        chosen = choose_encodings(job, tracing.program)
+    try:
+        return chosen, fit(chosen.job)
+    except InfeasibleBudgetError as error:
+        if not chosen.encodings:
+            raise
+        log.warning("%s: planning without codes, since with them: %s", tracing.name, error)
+        return Choice(job, ()), fit(job)
+
+
+def _unmeasured(job: Job, error: NotMeasurable) -> Job:
+    """The same job, to be planned by prediction alone."""
+    log.warning("%s: peaks are predicted, not measured: %s", job.program.graph.name, error)
+    return replace(job, options=replace(job.options, verify=False), attempts=[])
 
 
 def step_graph(
@@ -205,7 +237,7 @@ def plan_again(
     seconds = dict(report.seconds)
     options = replace(options, time_limit=solving_seconds(seconds) + options.time_limit)
     resident = max(0, _foreign_bytes(program, device) - report.foreign_bytes)  # part of every measurement from now on
-    reserve = max(0, peak_bytes - (report.sure_bytes or 0) - resident)
+    reserve = max(0, peak_bytes - (report.sure_bytes or report.predicted_peak_bytes) - resident)
     job = Job(
         program,
         graph,
@@ -220,7 +252,10 @@ def plan_again(
     )
     target = planned.schedule.peak_bytes - (peak_bytes - int(SURE * report.budget_bytes))
     steady = True in job.orders and not (expected and planned.limit_bytes)  # out of order steps took more than expected
-    best = fit(job, target, strict=steady)
+    try:
+        best = fit(job, target, strict=steady)
+    except NotMeasurable as error:
+        best = fit(_unmeasured(job, error))
     again = replace(
         report,
         predicted_peak_bytes=best.schedule.peak_bytes,

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from ..errors import BatchSizeError, DynamicShapeError, ModelError
 from .frameworks import structs_of
 
-__all__ = ["batch_of", "check_prefetch", "data_spec", "example", "open_batch", "spec_of_tensors"]
+__all__ = [
+    "batch_of",
+    "check_prefetch",
+    "data_spec",
+    "example",
+    "examples",
+    "open_batch",
+    "sample_of",
+    "spec_of_tensors",
+]
 
 _ASK = "give batch_size=, input_spec= (tf.TensorSpecs with a batch dimension) or data= (arrays or a tf.data.Dataset)"
 
@@ -99,8 +110,30 @@ def open_batch(spec: Any) -> Any:
     return tf.nest.map_structure(opened, spec)
 
 
+def sample_of(data: Any, batch_size: int) -> list[Any] | None:
+    """A batch of the arrays given to `compile`, flattened, with rows repeated as needed; None if there are none.
+
+    A dataset is not read: one that shuffles would go on in another order.
+    """
+    if data is None or isinstance(data, tf.data.Dataset):
+        return None
+    arrays = [np.asarray(array) for array in tf.nest.flatten(data) if array is not None]
+    return [a[np.arange(batch_size) % len(a)] if a.ndim and len(a) else a for a in arrays]
+
+
+def examples(tensors: Sequence[Any], sample: Sequence[Any] | None) -> list[Callable[[], tf.Tensor]]:
+    """What makes data of the shape and type of each tensor: the sample's, if it is alike, or made-up data.
+
+    Values do not matter for memory, but a step may fail on some.
+    """
+    alike = sample is not None and [a.shape for a in sample] == [tuple(t.shape) for t in tensors]
+    if alike:
+        return [lambda a=a, t=t: tf.cast(a, t.dtype) for a, t in zip(sample or (), tensors, strict=True)]
+    return [lambda t=t: example(t) for t in tensors]
+
+
 def example(t: Any) -> tf.Tensor:
-    """Data of the shape and type of a tensor or a spec; its values do not matter for memory."""
+    """Made-up data of the shape and type of a tensor or a spec."""
     if t.dtype.is_floating:
         return tf.cast(tf.random.stateless_uniform(t.shape, [0, 0]), t.dtype)
     return tf.zeros(t.shape, t.dtype)
@@ -142,7 +175,13 @@ def _spec_of_data(data: Any) -> tuple[Any, int | None]:
     def one(array: Any) -> Any:
         if array is None:
             return None
-        t = tf.convert_to_tensor(array)
+        try:
+            t = tf.convert_to_tensor(array)
+        except (ValueError, TypeError) as error:
+            raise ModelError(
+                f"data= has a {type(array).__name__}, which is no array ({error}): give one batch of arrays, or a "
+                "tf.data.Dataset"
+            ) from error
         dtype = tf.as_dtype(keras.config.floatx()) if t.dtype.is_floating else t.dtype  # as Keras's adapters cast
         return tf.TensorSpec(t.shape, dtype)
 

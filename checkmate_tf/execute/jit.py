@@ -1,0 +1,63 @@
+"""Whether XLA is to compile a model's planned step, and what does not go with it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import keras
+
+from ..errors import JitCompileError, OperatorsError
+from .distribution import Distribution
+from .frameworks import framework_of
+
+__all__ = ["resolve_jit"]
+
+log = logging.getLogger("checkmate_tf")
+
+
+def resolve_jit(model: Any, operators: str, distribution: Distribution | None) -> bool:
+    """Whether the user asked for XLA and it can be had: on a CPU. Elsewhere a message tells that it is not.
+
+    Parameters
+    ----------
+    model : keras.Model
+        Compiled.
+    operators : str
+        As `compile` takes it.
+    distribution : Distribution or None
+        How the model is spread over devices.
+
+    Raises
+    ------
+    JitCompileError
+        For models of tf_keras, and those on several devices.
+    OperatorsError
+        If operators are to be chosen, which is served neither under XLA nor on several devices.
+    """
+    jit_compile = _asked(model)
+    if operators == "choose" and (jit_compile or distribution is not None):
+        raise OperatorsError(
+            f"{model.name!r} is {'compiled by XLA' if jit_compile else 'spread over several devices'}, where "
+            'operators="choose" is not served: leave operators at "default"'
+        )
+    if jit_compile and distribution is not None:
+        raise JitCompileError(
+            f"{model.name!r} has jit_compile=True and is spread over {distribution.replicas} devices, which is not "
+            "served together: compile the model with jit_compile=False"
+        )
+    return jit_compile
+
+
+def _asked(model: Any) -> bool:
+    if not model.jit_compile:
+        return False
+    if framework_of(model) is not keras:
+        raise JitCompileError(
+            f"{model.name!r} is a model of tf_keras with jit_compile=True, which works for Keras 3 only: compile the "
+            "model with jit_compile=False"
+        )
+    if not model._resolve_auto_jit_compile():  # what Keras chooses by itself, where it compiles: on GPUs
+        return True
+    log.warning("%s: jit_compile is set to False: plans under XLA were measured on CPUs only", model.name)
+    return False

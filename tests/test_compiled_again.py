@@ -1,0 +1,174 @@
+"""A compiled model that is compiled by Keras again, or trains on other data: it goes on as the plain one does."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from allocators import crowd, measures
+from cases import BATCH, DENSE, Case, assert_same_state, compile_quickly, make, train
+from keras import layers
+
+import checkmate_tf
+from checkmate_tf.errors import JitCompileError, ModelError, OperatorsError
+
+pytestmark = pytest.mark.usefixtures("fresh_keras")
+
+
+class Weighted(keras.Model):
+    """A loss of its own, weighed by an argument of `compile`; Keras is given none."""
+
+    def compile(self, optimizer, weight):
+        super().compile(optimizer)
+        self.weight = weight
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.weight * tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, self(x, training=True)))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": loss}
+
+
+def _weighted():
+    x = inputs = keras.Input((64, 8))
+    for _ in range(4):
+        x = layers.Dense(32, activation="relu")(x)
+    model = Weighted(inputs, layers.GlobalAveragePooling1D()(layers.Dense(4, activation="softmax")(x)))
+    model.compile(keras.optimizers.Adam(0.01), 0.1)
+    return model
+
+
+def _with_losses():
+    x = inputs = keras.Input((64, 8))
+    for _ in range(4):
+        x = layers.Dense(32, activation="relu", activity_regularizer=keras.regularizers.L2(0.01))(x)
+    model = keras.Model(inputs, layers.GlobalAveragePooling1D()(x))
+    model.compile(keras.optimizers.Adam(0.01))
+    return model
+
+
+def test_the_same_optimizer_with_another_argument():
+    case = Case(_weighted, DENSE.data, budget=0.8)
+    plain, model = make(case), make(case)
+    compile_quickly(model, case, data=DENSE.data(BATCH), batch_size=None)
+    for each in (plain, model):
+        train(each, case)
+        each.compile(each.optimizer, 0.5)
+    assert train(plain, case) == train(model, case)
+    assert_same_state(plain, model)
+
+
+def test_the_same_optimizer_where_layers_have_the_losses():
+    case = Case(_with_losses, lambda samples: (DENSE.data(samples)[0], None), budget=0.8)
+    plain, model = make(case), make(case)
+    compile_quickly(model, case, data=(DENSE.data(BATCH)[0],), batch_size=None)
+    for each in (plain, model):
+        train(each, case)
+        each.compile(each.optimizer)
+    histories = train(plain, case), train(model, case)
+    assert histories[0] == histories[1] and histories[0]["loss"][0] > 0
+    assert_same_state(plain, model)
+
+
+def test_an_optimizer_that_was_replaced_is_let_go():
+    model = compile_quickly(make(DENSE), DENSE)
+    train(model, DENSE)
+    optimizer, before = weakref.ref(model.optimizer), model.checkmate
+    model.compile("adam", "sparse_categorical_crossentropy")
+    train(model, DENSE)
+    gc.collect()
+    assert optimizer() is None
+    assert model.checkmate.attempts == before.attempts and len(model._checkmate_controller.plans) == 1
+
+
+@pytest.mark.parametrize("given", ["weights", "labels"])
+def test_unseeded_noise_is_the_plain_models_where_fit_plans(no_grappler, given):
+    """Keras draws it from a generator of the thread."""
+
+    class Noise(layers.Layer):
+        def call(self, x):
+            return x + keras.random.normal(keras.ops.shape(x))
+
+    def build():
+        x = inputs = keras.Input((64, 8))
+        for _ in range(4):
+            x = Noise()(layers.Dense(32, activation="relu")(x))
+        model = keras.Model(inputs, layers.GlobalAveragePooling1D()(layers.Dense(4, activation="softmax")(x)))
+        model.compile("adam", "sparse_categorical_crossentropy")
+        return model
+
+    x, y = DENSE.data(3 * BATCH)
+    y = y[:, 0] if y.ndim > 1 else y
+    more = {"sample_weight": np.ones(len(x), "float32")} if given == "weights" else {}
+    labels = y.astype("int32") if given == "labels" else y
+    results, streams = [], []
+    for compiled in (False, True):
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(3)
+        model = build()
+        if compiled:
+            compile_quickly(model, Case(build, DENSE.data, budget=0.8))
+        history = model.fit(x, labels, batch_size=BATCH, shuffle=False, verbose=0, **more).history
+        results.append((history, [np.array(v).tobytes() for v in model.variables]))
+        streams.append(np.array(keras.random.normal((4,))).tolist())
+    assert results[0] == results[1] and streams[0] == streams[1]
+    assert len(model._checkmate_controller.plans) == 2
+
+
+def test_the_report_is_that_of_the_plan_that_trains(monkeypatch):
+    measures(monkeypatch, 0)
+    crowd(monkeypatch, [])
+    model = compile_quickly(make(DENSE), DENSE, verify=True, budget=0.95)
+    x, y = DENSE.data(2 * BATCH)
+    first = model.checkmate
+    train(model, DENSE)
+    model.fit(x, y, batch_size=BATCH, sample_weight=np.ones(len(x), "float32"), verbose=0)
+    second = model.checkmate
+    assert second is not first and second.input_bytes > first.input_bytes
+    over = first.budget_bytes + first.budget_bytes // 25
+    crowd(monkeypatch, [over])
+    train(model, DENSE)
+    assert model.checkmate.exceeded_bytes == (over,) and model.checkmate.input_bytes == first.input_bytes
+    assert [p.report.exceeded_bytes for p in model._checkmate_controller.plans.values()] == [(over,), ()]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_another_jit_compile(first):
+    model = make(DENSE)
+    model.compile("adam", "sparse_categorical_crossentropy", jit_compile=first)
+    compile_quickly(model, DENSE)
+    train(model, DENSE)
+    controller = model._checkmate_controller
+    assert controller.options.jit_compile is first
+    model.compile("adam", "sparse_categorical_crossentropy", jit_compile=not first)
+    train(model, DENSE)
+    assert controller.options.jit_compile is not first
+    assert [p.jit_compile for p in controller.plans.values()] == [not first]
+    checkmate_tf.restore(model)
+    assert model.jit_compile is not first  # as the user said last
+
+
+def test_xla_is_refused_where_operators_are_chosen():
+    model = compile_quickly(make(DENSE), DENSE, operators="choose")
+    model.compile("adam", "sparse_categorical_crossentropy", jit_compile=True)
+    with pytest.raises(OperatorsError, match="XLA"):
+        train(model, DENSE)
+    assert issubclass(JitCompileError, checkmate_tf.errors.CheckmateError)
+
+
+def test_functions_that_run_eagerly_are_refused():
+    model = compile_quickly(make(DENSE), DENSE)
+    tf.config.run_functions_eagerly(True)
+    try:
+        with pytest.raises(ModelError, match="run_functions_eagerly.*restore"):
+            train(model, DENSE)
+        checkmate_tf.restore(model)
+        train(model, DENSE)
+    finally:
+        tf.config.run_functions_eagerly(False)

@@ -21,9 +21,9 @@ from ..schedule import Schedule
 from ..schedule_file import schedule_from_dict
 from ..units import format_bytes
 from .emit import emit
-from .job import SURE, Candidate, Job, timed
+from .job import SURE, Candidate, Job, PlanOptions, timed
 from .measure import captured_variables, fed_as_by_fit, measure_peak, moved_by_steps
-from .solving import solve_least, solve_once
+from .solving import solve_least, solve_once, solving_seconds
 from .spec import examples
 from .xla import emit_compiled
 
@@ -31,6 +31,7 @@ __all__ = ["NotMeasurable", "fit", "fit_given"]
 
 log = logging.getLogger("checkmate_tf")
 
+_SHARE = 0.5  # of the seconds left for solving, for one target: measurements will ask for others
 _USED = 0.94  # share of the goal that is worth no further plan
 _WORTH = 0.01  # of the cost of a step: what another plan has to save
 _LOWER = 0.98  # share of the least peak predicted so far below which another plan is worth a measurement
@@ -218,10 +219,17 @@ class _Search:
         if target not in self._known:
             try:
                 with timed(self.job.seconds, "solve"):
-                    self._known[target] = solve_once(self.job.graph, target, self.job.options, self.job.seconds)
+                    self._known[target] = solve_once(self.job.graph, target, self._options(), self.job.seconds)
             except InfeasibleBudgetError as error:
                 self._known[target] = _bare(error)
         return self._known[target]
+
+    def _options(self) -> PlanOptions:
+        """Options that leave some of the time for the targets that follow, if there may be any."""
+        options, used = self.job.options, solving_seconds(self.job.seconds)
+        if not self.job.measure:
+            return options
+        return replace(options, time_limit=used + _SHARE * max(0.0, options.time_limit - used))
 
     def _first(self) -> Schedule:
         """A schedule for the first target, which is raised where there is none, but not above the budget."""

@@ -23,7 +23,7 @@ _GOAL, SURE = 0.95, 0.98  # shares of the budget: to aim for; and that steps may
 _WASTE = 0.25  # of the memory for activations, what the allocator's pieces are expected to lose, until it is measured
 _TIGHT = 1.25  # a hard limit of the allocator is near when it is below this many times the budget
 _CLEAR = 0.8  # share of such a limit to aim for: the rest is lost to pieces too small to use
-_ROOM = 0.6  # share of such a limit that the first plan to be measured may take, by prediction
+_ROOM = 0.5  # share of what such a limit leaves beside constants that the first plan may take, by prediction
 _MOST = 0.92  # share of such a limit above which a plan is refused: sooner or later a step would run out of memory
 _LOOSE = 1.15  # of a predicted peak: what computations out of order may need; they seldom do, and it is measured
 _PIECES = 0.1  # of the memory for activations, what pieces take at least: left free by computations out of order too
@@ -187,7 +187,9 @@ class Job:
 
     def with_room(self, target: int) -> int:
         """A target that leaves room for what was not predicted, where to run out of memory can be a crash."""
-        return min(target, int(_ROOM * self.device.limit_bytes)) if self.near_limit else target
+        constant = self.graph.constant_bytes
+        room = constant + int(_ROOM * max(0, self.device.limit_bytes - constant))
+        return min(target, room) if self.near_limit else target
 
     def limit_bytes(self, schedule: Schedule) -> int:
         """What computations may need that do not keep the schedule's order; see `emit`.

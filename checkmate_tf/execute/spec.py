@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import keras
@@ -128,8 +129,8 @@ def examples(tensors: Sequence[Any], sample: Sequence[Any] | None) -> list[Calla
     """
     alike = sample is not None and [a.shape for a in sample] == [tuple(t.shape) for t in tensors]
     if alike:
-        return [lambda a=a, t=t: tf.cast(a, t.dtype) for a, t in zip(sample or (), tensors, strict=True)]
-    return [lambda t=t: example(t) for t in tensors]
+        return [partial(tf.cast, a, t.dtype) for a, t in zip(sample or (), tensors, strict=True)]
+    return [partial(example, t) for t in tensors]
 
 
 def example(t: Any) -> tf.Tensor:

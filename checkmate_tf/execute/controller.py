@@ -21,6 +21,7 @@ from .jit import resolve_jit
 from .job import PlanOptions, beyond_limit
 from .measure import Device, find_device
 from .planner import Known, PlannedStep, expected_peak_bytes, plan_again, plan_step
+from .region import reserve
 from .spec import open_batch, spec_of_tensors
 
 __all__ = ["Controller", "batch_errors", "build_training"]
@@ -102,6 +103,7 @@ class Controller:
         return self.plans[key]
 
     def _plan(self, spec: Any) -> PlannedStep:
+        reserve(self._device(), self.options.budget.size_bytes or 0)  # before slots are made, and kernels measured
         build_training(self.model, spec, self.plain_step)
         earlier, options = self.earlier, self.options
         if earlier:  # a share of the plain peak was a share of the first plan's

@@ -23,6 +23,7 @@ from ..trace.replicas import Replicas, split_replicas
 from ..trace.static import StaticStep, with_static_batch
 from ..trace.step import TracedStep, trace_step
 from ..units import Budget
+from .berths import keep_berths
 from .choose import Choice, choose_encodings
 from .distribution import NOT_MEASURED, Distribution
 from .emit import emit
@@ -36,6 +37,9 @@ from .xla import emit_compiled
 __all__ = ["Known", "PlannedStep", "expected_peak_bytes", "plan_again", "plan_step", "step_graph"]
 
 log = logging.getLogger("checkmate_tf")
+
+_BATCHES = 8  # to have berths for: `fit` on arrays keeps six ready, and gradients of about the size lie there, too
+_BERTHS = 0.2  # of the budget, at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +112,6 @@ def plan_step(
     seconds: dict[str, float] = {}
     saved = None if options.schedule is None or earlier else read_schedule(options.schedule)
     device = _device(distribution)
-    reserve(device, options.budget.size_bytes or 0)  # before kernels are measured
     tracing = _Tracing(batch_size, options, name, device, seconds)
     traced, replicas = tracing.trace(step, spec, distribution)
     program, graph = tracing.program(traced, replicas)
@@ -122,6 +125,8 @@ def plan_step(
                 program, other.schedule, other.report, batch_size, other.limit_bytes, options.jit_compile
             )
     job = Job(program, graph, budget_bytes, device, options, seconds, _places(distribution))
+    if distribution is None:
+        keep_berths(device, program.batch_bytes, _BATCHES, int(_BERTHS * budget_bytes))
     reason = HOW_TO_MEASURE if distribution is None else NOT_MEASURED
     try:
         chosen, best = _chosen_and_fitted(job, tracing, saved)

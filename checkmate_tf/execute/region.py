@@ -21,7 +21,10 @@ _log = logging.getLogger(__name__)
 
 _ROOM = 2  # times the budget: what is free is in pieces, too
 _MIB = 2**20
-_SPARE = 64 * _MIB  # bytes of a hard limit that may be taken already though nothing is in them
+_SPARE, _SPARE_SHARE = (
+    64 * _MIB,
+    16,
+)  # bytes, and that part, of a hard limit that may be taken though nothing is in them
 
 _reserved: dict[str, int] = {}  # device -> bytes
 
@@ -30,17 +33,20 @@ def reserve(device: Device, budget_bytes: int) -> None:
     """Let the CPU's allocator take twice a budget, bytes, in one piece, or as much of it as its hard limit leaves.
 
     Does nothing on other devices, where the allocator keeps no statistics, and where as much was reserved before. What
-    cannot be had is logged: the allocator goes on piece by piece.
+    cannot be had is logged, half of it asked for, and else the allocator goes on piece by piece.
     """
     if not (device.measurable and device.is_cpu):
         return
-    left = device.limit_bytes - 2 * device.current_bytes() - _SPARE  # as large a piece again may be taken
+    spare = min(_SPARE, device.limit_bytes // _SPARE_SHARE)
+    left = device.limit_bytes - 2 * device.current_bytes() - spare  # as large a piece again may be taken
     size = min(_ROOM * budget_bytes, left)
-    if size <= _reserved.get(device.name, 0):
+    if size < _MIB or size <= _reserved.get(device.name, 0):
         return
     _reserved[device.name] = size  # or not to be had: to ask again would only take time
-    try:
-        with tf.init_scope(), tf.device(f"/{device.name}"):
-            tf.raw_ops.Empty(shape=[size // _MIB, _MIB // 8], dtype=tf.float64)  # and at once given back
-    except tf.errors.ResourceExhaustedError as error:
-        _log.info("%s cannot take %d bytes in one piece: %s", device.name, size, str(error.message).splitlines()[0])
+    for part in (size, size // 2):
+        try:
+            with tf.init_scope(), tf.device(f"/{device.name}"):
+                tf.raw_ops.Empty(shape=[part // _MIB, _MIB // 8], dtype=tf.float64)  # and at once given back
+            return
+        except tf.errors.ResourceExhaustedError as error:
+            _log.info("%s cannot take %d bytes in one piece: %s", device.name, part, str(error.message).splitlines()[0])

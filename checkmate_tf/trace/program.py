@@ -50,8 +50,8 @@ class Program:
         Shape operations that the first computation of each node makes ready.
     classes : dict from operation to "source", "view", "shape", "small" or "large"
     node_of : dict from operation to node, for small and large operations
-    variable_bytes, input_bytes : int
-        Parts of `graph.constant_bytes`; the rest are large constants.
+    variable_bytes : int
+        A part of `graph.constant_bytes`, as `input_bytes` are; the rest are large constants.
     """
 
     step: TracedStep
@@ -62,7 +62,16 @@ class Program:
     classes: Mapping[tf.Operation, str]
     node_of: Mapping[tf.Operation, int]
     variable_bytes: int
-    input_bytes: int
+
+    @property
+    def batch_bytes(self) -> list[int]:
+        """Bytes of each tensor of the data."""
+        return [self.static.bytes_of(t) or 0 for t in self.step.inputs]
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of all data of a step."""
+        return sum(self.batch_bytes)
 
     def source_of(self, t: tf.Tensor) -> tf.Tensor:
         """The tensor that owns the buffer of `t`, seen through views."""
@@ -359,7 +368,7 @@ def _program(
         if op is not None:
             by_node[node_of[op]] += ready
     return Program(
-        step, static, graph, tuple(map(tuple, groups)), tuple(map(tuple, by_node)), classes, node_of, variables, given
+        step, static, graph, tuple(map(tuple, groups)), tuple(map(tuple, by_node)), classes, node_of, variables
     )
 
 

@@ -1,0 +1,122 @@
+"""Berths for batches in the CPU's allocator."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import tensorflow as tf
+
+from checkmate_tf.execute import berths
+from checkmate_tf.execute.berths import keep_berths
+from checkmate_tf.execute.measure import find_device
+
+X, Y = 1_000_000, 300_000  # bytes
+
+
+@pytest.fixture(autouse=True)
+def none_kept(monkeypatch):
+    """Whatever other tests of this process keep, and without a trace for them."""
+    monkeypatch.setattr(berths, "_walls", [])
+    monkeypatch.setattr(berths, "_kept", type(berths._kept)())
+
+
+def kept():
+    return sum(count for (_, size), count in berths._kept.items() if size >= Y)
+
+
+def taken(nbytes):
+    return tf.raw_ops.Empty(shape=[nbytes], dtype=tf.uint8)
+
+
+def address(tensor):
+    return berths._address(tensor)
+
+
+def between_walls(tensor):
+    low, high = (address(berths._walls[k]) for k in (0, -1))
+    return low < address(tensor) < high
+
+
+def test_batches_lie_in_berths_and_nothing_else_is_cut_for_them():
+    """A hole between two tensors stays whole for what comes back to it."""
+    device = find_device()
+    keep_berths(device, [X, Y, 8], 3, 10**8)
+    left, middle, right = (taken(3 * X) for _ in range(3))
+    hole = address(middle)
+    del middle
+    batches = [(taken(X), taken(Y)) for _ in range(3)]
+    assert all(between_walls(x) and between_walls(y) for x, y in batches)
+    again = taken(3 * X)
+    assert address(again) == hole
+    assert not between_walls(taken(X))  # all are full
+    del left, right
+
+
+def test_berths_cost_no_more_than_their_walls():
+    device = find_device()
+    before = device.current_bytes()
+    keep_berths(device, [X, Y], 4, 10**8)
+    assert kept() == 8
+    assert 0 < device.current_bytes() - before <= 256 * (len(berths._walls) + 8)
+
+
+def test_berths_are_made_once_and_more_when_more_are_asked_for():
+    device = find_device()
+    keep_berths(device, [X], 2, 10**8)
+    keep_berths(device, [X], 2, 10**8)
+    assert kept() == 2
+    keep_berths(device, [X, X], 2, 10**8)
+    assert kept() == 4
+    batches = [taken(X) for _ in range(4)]
+    assert all(between_walls(x) for x in batches)
+
+
+def test_there_are_no_more_than_there_is_room_for():
+    keep_berths(find_device(), [X], 8, 4 * X)
+    assert kept() == 2
+    keep_berths(find_device(), [4 * X], 8, 3 * X)
+    assert kept() == 2
+
+
+@pytest.mark.parametrize("changes", [{"name": "GPU:0"}, {"measurable": False}])
+def test_there_are_none_where_they_do_not_help(changes):
+    keep_berths(replace(find_device(), **changes), [X], 2, 10**8)
+    assert not berths._kept and not berths._walls
+
+
+def test_where_others_allocate_meanwhile_there_are_none(monkeypatch):
+    """Pieces that lie elsewhere than expected are given back."""
+    device, others = find_device(), []
+
+    def take(size):
+        others.append(taken(256))
+        return taken(size)
+
+    monkeypatch.setattr(berths, "_take", take)
+    before = device.current_bytes()
+    keep_berths(device, [X], 2, 10**8)
+    assert not berths._kept and not berths._walls
+    others.clear()
+    assert device.current_bytes() == before
+
+
+TRAINED = """
+import numpy as np, keras, checkmate_tf
+from checkmate_tf.execute import berths
+keras.utils.set_random_seed(0)
+layers = [keras.layers.Conv2D(16, 3, padding="same", activation="relu") for _ in range(6)]
+model = keras.Sequential([keras.Input((32, 32, 3)), *layers, keras.layers.Flatten(), keras.layers.Dense(10)])
+model.compile("adam", "mse")
+checkmate_tf.compile(model, "40MB", batch_size=64, costs="flops", time_limit=5, progress=False)
+(size, count), *others = [(size, n) for (_, size), n in berths._kept.items() if size > 2**16]
+print(size, count, len(others), model.checkmate.measured_peak_bytes)
+"""
+
+
+def test_compile_keeps_berths_for_the_batches_of_a_model():
+    """Eight of its inputs; its targets are too small to matter."""
+    child = subprocess.run([sys.executable, "-c", TRAINED], capture_output=True, text=True, check=True)
+    *found, measured = map(int, child.stdout.strip().splitlines()[-1].split())
+    assert found == [64 * 32 * 32 * 3 * 4, 8, 0]
+    assert measured <= 40_000_000

@@ -101,6 +101,18 @@ def test_where_others_allocate_meanwhile_there_are_none(monkeypatch):
     assert device.current_bytes() == before
 
 
+def test_where_there_is_no_memory_there_are_none(monkeypatch):
+    asked = []
+
+    def full(size):
+        asked.append(size)
+        raise tf.errors.ResourceExhaustedError(None, None, "full")
+
+    monkeypatch.setattr(berths, "_take", full)
+    keep_berths(find_device(), [X], 2, 10**8)
+    assert len(asked) == 1 and not berths._kept
+
+
 TRAINED = """
 import numpy as np, keras, checkmate_tf
 from checkmate_tf.execute import berths

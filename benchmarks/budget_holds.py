@@ -172,6 +172,7 @@ def child_cell(request: dict) -> dict:
     start = [v.numpy() for v in every_variable(ours)]
     peak, fit = peaks(ours, network)
     report = ours.checkmate.to_dict()
+    unwatch(ours)
     plain = network.model()
     plain.train_on_batch(*network.data(1))  # creates the metrics' variables
     reset(plain, start)
@@ -306,6 +307,14 @@ def peaks(model, network) -> tuple[int, int]:
         fit = peak_of(lambda: model.fit(x, y, batch_size=network.batch_size, shuffle=False, verbose=0))
     reset(model, before)
     return step, fit
+
+
+def unwatch(model) -> None:
+    """From here on the plain model is beside it: what that takes is nothing to plan for."""
+    from dataclasses import replace
+
+    controller = model._checkmate_controller
+    controller.options = replace(controller.options, verify=False)
 
 
 def planned_again(model) -> int:

@@ -7,11 +7,13 @@ import weakref
 
 import keras
 import pytest
+import tensorflow as tf
 from allocators import PEAKS, Crowded, crowd, measures, steady
 from cases import DENSE, assert_same_state, compile_quickly, make, train
 
 from checkmate_tf.errors import InfeasibleBudgetError
 from checkmate_tf.execute import fit, planner
+from checkmate_tf.execute.measure import find_device
 from checkmate_tf.plan import evaluate
 
 pytestmark = [
@@ -31,6 +33,18 @@ def test_a_peak_over_the_budget_while_training_plans_again(monkeypatch, no_grapp
     report = model.checkmate
     assert report.exceeded_bytes == (over,) and report.attempts[-1].target_bytes < first.attempts[-1].target_bytes
     assert "planned again" in str(report) and report.attempts[: len(first.attempts)] == first.attempts
+
+
+def test_what_others_took_before_training_is_not_planned_for():
+    """Another model that trained, say: the allocator's record goes on from it."""
+    device, model = find_device(), make(DENSE)
+    budget = device.current_bytes() + 100_000_000
+    compile_quickly(model, DENSE, verify=True, budget=budget)
+    tf.zeros([2 * budget], tf.uint8)
+    assert device.peak_bytes() > budget
+    train(model, DENSE)
+    report = model.checkmate
+    assert not report.replanned and not report.exceeded_bytes and 0 < report.training_peak_bytes <= budget
 
 
 def test_a_strict_plan_is_made_anew_in_strict_order(monkeypatch, no_grappler):

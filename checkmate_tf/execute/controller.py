@@ -223,6 +223,7 @@ class Controller:
             return  # it will be planned with what is on the device
         key, planned = self.key, self.plans[self.key]
         report = planned.report
+        device.forget_peak(max(report.budget_bytes, report.training_peak_bytes or 0))  # something else ran meanwhile
         if report.replanned >= _PLANS_AGAIN:  # no reason to refuse what may train as it did
             return
         peak = expected_peak_bytes(planned, device)

@@ -73,6 +73,11 @@ class Device:
         """Most bytes allocated since the last measurement."""
         return int(tf.config.experimental.get_memory_info(self.name)["peak"])
 
+    def forget_peak(self, above_bytes: int) -> None:
+        """Begin anew to record the most bytes allocated, if so far it is above that."""
+        if self.peak_bytes() > above_bytes:
+            tf.config.experimental.reset_memory_stats(self.name)
+
     def current_bytes(self) -> int:
         """Bytes allocated now."""
         return int(tf.config.experimental.get_memory_info(self.name)["current"])

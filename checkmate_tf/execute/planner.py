@@ -126,7 +126,7 @@ def plan_step(
             )
     job = Job(program, graph, budget_bytes, device, options, seconds, _places(distribution))
     if distribution is None:
-        keep_berths(device, program.batch_bytes, _BATCHES, int(_BERTHS * budget_bytes))
+        keep_berths(device, program.batch_bytes, _batches(options.prefetch), int(_BERTHS * budget_bytes))
     reason = HOW_TO_MEASURE if distribution is None else NOT_MEASURED
     try:
         chosen, best = _chosen_and_fitted(job, tracing, saved)
@@ -196,6 +196,13 @@ def step_graph(
     options = PlanOptions(costs=costs, verify=False)
     tracing = _Tracing(batch_size, options, name, _device(distribution), {})
     return tracing.program(*tracing.trace(step, spec, distribution))[1]
+
+
+def _batches(prefetch: int | None) -> int:
+    """For how many batches to have berths: for none where each is made when it is asked for, before anything else."""
+    if prefetch is None:
+        return _BATCHES
+    return prefetch + 2 if prefetch else 0
 
 
 def _device(distribution: Distribution | None) -> Device:

@@ -50,7 +50,8 @@ def keep_berths(device: Device, batch: Sequence[int], batches: int, most_bytes: 
         Bytes of its tensors. What is too small to matter is left out.
     batches : int
     most_bytes : int
-        For all that are made now; where that is too little, there are fewer. It has to be free, in one piece.
+        For all that are made now; where that is too little, there are fewer. So much, and a tensor more, has to be
+        free in one piece: else there are none, and it is logged.
     """
     if not (device.measurable and device.is_cpu):
         return
@@ -62,6 +63,8 @@ def keep_berths(device: Device, batch: Sequence[int], batches: int, most_bytes: 
         if _whole(missing) <= most_bytes:
             break
     else:
+        if asked and batches:
+            _log.info("%s has no berths for batches: %d bytes are too few for one", device.name, most_bytes)
         return
     if not asked or not missing:
         return

@@ -74,7 +74,7 @@ class Device:
         return int(tf.config.experimental.get_memory_info(self.name)["peak"])
 
     def forget_peak(self, above_bytes: int) -> None:
-        """Begin anew to record the most bytes allocated, if so far it is above that."""
+        """Begin anew to record the most bytes allocated, if so far they are more than that many bytes."""
         if self.peak_bytes() > above_bytes:
             tf.config.experimental.reset_memory_stats(self.name)
 

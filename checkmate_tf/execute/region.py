@@ -21,10 +21,8 @@ _log = logging.getLogger(__name__)
 
 _ROOM = 2  # times the budget: what is free is in pieces, too
 _MIB = 2**20
-_SPARE, _SPARE_SHARE = (
-    64 * _MIB,
-    16,
-)  # bytes, and that part, of a hard limit that may be taken though nothing is in them
+_SPARE = 64 * _MIB  # bytes of a hard limit that may be taken already though nothing is in them,
+_PART = 16  # or that part of it, where it is less
 
 _reserved: dict[str, int] = {}  # device -> bytes
 
@@ -37,7 +35,7 @@ def reserve(device: Device, budget_bytes: int) -> None:
     """
     if not (device.measurable and device.is_cpu):
         return
-    spare = min(_SPARE, device.limit_bytes // _SPARE_SHARE)
+    spare = min(_SPARE, device.limit_bytes // _PART)
     left = device.limit_bytes - 2 * device.current_bytes() - spare  # as large a piece again may be taken
     size = min(_ROOM * budget_bytes, left)
     if size < _MIB or size <= _reserved.get(device.name, 0):

@@ -65,6 +65,19 @@ def test_weights_are_updated_during_the_backward_pass():
     assert sum(k < last_gradient for k in updates) > len(updates) / 2
 
 
+def test_a_layers_weights_have_their_gradient_before_its_input():
+    step = program_of_case("residual").step
+    position = {op: k for k, op in enumerate(step.operations)}
+    of_weights, of_input = (
+        {id(inputs_of(op)[2]): position[op] for op in step.operations if op.type == f"Conv2DBackprop{what}"}
+        for what in ("Filter", "Input")
+    )
+    both = set(of_weights) & set(of_input)
+    assert len(both) > 3 and all(of_weights[dy] < of_input[dy] for dy in both)
+    created = [op for op in step.graph.get_operations() if op.type in ("Conv2DBackpropInput", "Conv2DBackpropFilter")]
+    assert created[0].type == "Conv2DBackpropInput"  # the order of a tape
+
+
 def test_operations_nobody_needs_are_left_out():
     def step(x, y):
         tf.exp(x)

@@ -26,6 +26,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import func_graph
 from tensorflow.python.ops import gen_nn_ops, handle_data_util
@@ -40,6 +41,7 @@ __all__ = ["EncodedStep", "Encoding", "encoded", "find_encodings"]
 _LEAST_ELEMENTS = 1024  # of a sample: smaller values are not worth it
 _GATHER, _SPREAD = 0x0102040810204080, 0x0101010101010101  # eight bytes of 0 or 1 to the bits of one, and back
 _BIT_OF_BYTE = 0x8040201008040201
+_BITS_OF = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")  # a row a byte
 _SIGNS = {"ReluGrad": "relu", "Relu6Grad": "relu6"}
 _FORWARD, _BACKWARD = "checkmate/encode", "gradient_tape/checkmate/decode"
 
@@ -260,15 +262,17 @@ class _Copy:
                 self.decoded[id(e.value)] = self._bits(e)
         return self.decoded[id(e.value)]
 
-    def _bits(self, e: Encoding) -> tf.Tensor:
+    def _bits(self, e: Encoding, dtype: tf.DType = tf.bool) -> tf.Tensor:
         code = self.codes[e.kind, id(e.value)]
-        return code if code.dtype == tf.bool else unpack_bits(code, e.value.shape[1:].as_list())
+        if code.dtype == tf.bool:
+            return tf.cast(code, dtype)
+        return unpack_bits(code, e.value.shape[1:].as_list(), dtype)
 
     def _gradient(self, e: Encoding, given: Sequence[tf.Tensor]) -> tf.Tensor:
         """What the gradient's kernel would give."""
         if e.kind != "pool":
             gradient = given[0]
-            result = gradient * tf.cast(self._bits(e), gradient.dtype)
+            result = gradient * self._bits(e, gradient.dtype)
         else:
             size, stride = _window(e.gradient)
             shape = inputs_of(e.gradient)[0].shape[1:3].as_list()
@@ -287,11 +291,18 @@ def pack_bits(mask: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.bitwise.right_shift(products, tf.constant(56, tf.uint64)), tf.uint8)
 
 
-def unpack_bits(packed: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
-    """The booleans that `pack_bits` packed, with the shape of a sample."""
-    spread = tf.cast(packed, tf.uint64) * tf.constant(_SPREAD, tf.uint64)
-    bytes_ = tf.bitcast(tf.bitwise.bitwise_and(spread, tf.constant(_BIT_OF_BYTE, tf.uint64)), tf.uint8)
-    return tf.cast(tf.reshape(bytes_, [-1, *shape]), tf.bool)
+def unpack_bits(packed: tf.Tensor, shape: Sequence[int], dtype: tf.DType = tf.bool) -> tf.Tensor:
+    """The booleans that `pack_bits` packed, with the shape of a sample; as numbers, 0 and 1 of `dtype`.
+
+    Numbers are looked up eight at a time, so that no byte for each of them is there beside them.
+    """
+    if dtype == tf.bool:
+        spread = tf.cast(packed, tf.uint64) * tf.constant(_SPREAD, tf.uint64)
+        bytes_ = tf.bitcast(tf.bitwise.bitwise_and(spread, tf.constant(_BIT_OF_BYTE, tf.uint64)), tf.uint8)
+        bits = tf.cast(bytes_, tf.bool)
+    else:
+        bits = tf.gather(tf.constant(_BITS_OF, dtype), tf.cast(packed, tf.int32))
+    return tf.reshape(bits, [-1, *shape])
 
 
 def place_in_window(x: tf.Tensor, y: tf.Tensor, size: Sequence[int], stride: Sequence[int]) -> tf.Tensor:
@@ -300,24 +311,27 @@ def place_in_window(x: tf.Tensor, y: tf.Tensor, size: Sequence[int], stride: Seq
     The place is the number of elements before it that are less, so it needs no selection. 0 if none is equal: the
     result for a window of minus infinities is the least finite number.
     """
-    height, width = y.shape[1:3].as_list()
-    if list(size) == list(stride) and size[0] == size[1]:
-        within = x[:, : height * size[0], : width * size[1], :]
-        depth = tf.nn.space_to_depth(within, size[0])
-        elements = tf.split(depth, size[0] * size[1], axis=3)
-    else:
+    count = size[0] * size[1]
+    before = tf.cast(tf.not_equal(_element_of_windows(x, y, size, stride, 0), y), tf.uint8)
+    place = before
+    for k in range(1, count):
+        unequal = tf.cast(tf.not_equal(_element_of_windows(x, y, size, stride, k), y), tf.uint8)
+        before *= unequal
+        if k < count - 1:
+            place += before
+    return place * (1 - before)
+
+
+def _element_of_windows(x: tf.Tensor, y: tf.Tensor, size: Sequence[int], stride: Sequence[int], k: int) -> tf.Tensor:
+    """The k-th element of each window of `x`, row by row, in the shape of `y`."""
+    (height, width, channels), (row, column) = y.shape[1:].as_list(), divmod(k, size[1])
+    if list(size) != list(stride):
         ends = [(n - 1) * s + 1 for n, s in zip((height, width), stride, strict=True)]
-        elements = [
-            x[:, i : i + ends[0] : stride[0], j : j + ends[1] : stride[1], :]
-            for i in range(size[0])
-            for j in range(size[1])
-        ]
-    unequal = [tf.cast(tf.not_equal(e, y), tf.uint8) for e in elements]
-    place = before = unequal[0]
-    for here in unequal[1:-1]:
-        before *= here
-        place += before
-    return place * (1 - before * unequal[-1])
+        return x[:, row : row + ends[0] : stride[0], column : column + ends[1] : stride[1], :]
+    within = [height * size[0], width * size[1]]
+    if x.shape[1:3].as_list() != within:
+        x = x[:, : within[0], : within[1], :]
+    return tf.reshape(x, [-1, height, size[0], width, size[1], channels])[:, :, row, :, column, :]
 
 
 def to_place(

@@ -29,10 +29,12 @@ def needed_operations(graph: tf.Graph, outputs: list[tf.Tensor]) -> list[tf.Oper
 
 
 def early_updates(order: list[tf.Operation], roots: set[tf.Operation]) -> list[tf.Operation]:
-    """Move each update of a variable up to where the last gradient it needs is ready.
+    """Move what the backward pass ends in up to where all that it shares with the rest of that pass is ready.
 
     Keras computes all gradients before the optimizer's first update, so they are all in memory at the end of the
-    backward pass. Every data and control dependency stays, hence every number.
+    backward pass: each update comes right after its gradient. And a tape asks for the gradient of a layer's input
+    before that of its weights, so that the input, its gradient and the output's are there together: the weights'
+    gradient comes first, after which the input may go. Every data and control dependency stays, hence every number.
     """
     last = max((k for k, op in enumerate(order) if is_gradient(op)), default=None)
     if last is None:
@@ -44,20 +46,31 @@ def early_updates(order: list[tf.Operation], roots: set[tf.Operation]) -> list[t
         if op not in head:
             head.add(op)
             todo += _parents(op)
-    position: dict[tf.Operation, int] = {}
-    for op in order:  # of the latest operation of the head that an operation depends on
-        own = len(position) if op in head else -1
-        position[op] = max([own, *(position[p] for p in _parents(op))])
-    waiting: dict[int, list[tf.Operation]] = {}
+    ends = _only_ends(order, head)
+    position: dict[tf.Operation, int] = {}  # of the latest operation of the head, shared if any is, that one depends on
+    for k, op in enumerate(order):
+        before = max((position[p] for p in _parents(op)), default=-1)
+        position[op] = k if op in head and (ends[op] is None or before < 0) else before
+    early: dict[int, list[tf.Operation]] = {}
     for op in order:
-        if op not in head and op in roots:
-            waiting.setdefault(position[op], []).append(op)
-    wanted: list[tf.Operation] = waiting.get(-1, [])
+        if op in roots if op not in head else ends[op] is op:
+            early.setdefault(position[op], []).append(op)
+    wanted: list[tf.Operation] = early.get(-1, [])
     for k, op in enumerate(order):
         if op in head:
-            wanted.append(op)
-            wanted += waiting.get(k, [])
+            wanted += [op, *early.get(k, [])]
     return topological(wanted)
+
+
+def _only_ends(order: list[tf.Operation], head: set[tf.Operation]) -> dict[tf.Operation, tf.Operation | None]:
+    """For each operation of the head the one in which alone all ends that depends on it there, or None if many do."""
+    ends: dict[tf.Operation, tf.Operation | None] = {}
+    for op in reversed(order):
+        if op in head:
+            end = ends.setdefault(op, op)
+            for p in _parents(op):
+                ends[p] = end if ends.get(p, end) is end else None
+    return ends
 
 
 def is_gradient(op: tf.Operation) -> bool:

@@ -177,7 +177,7 @@ def planned(model: Any, spec: Any, network: Network, fraction: float) -> tuple[P
     from checkmate_tf.trace.static import with_static_batch
     from checkmate_tf.trace.step import trace_step
 
-    traced = trace_step(model.train_step, spec)
+    traced = trace_step(model.train_step, spec, sums_of_two=False)
     shapes = [tf.TensorShape([network.batch_size if d is None else d for d in t.shape]) for t in traced.inputs]
     program = build_program(traced, with_static_batch(traced, shapes), model.name)
     operations = list(program.node_of)

@@ -10,7 +10,9 @@ import pytest
 os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
 import tensorflow as tf
 
-from checkmate_tf.execute.sums import emit_sum, order_of_terms
+from checkmate_tf.trace.ops import inputs_of
+from checkmate_tf.trace.step import trace_step
+from checkmate_tf.trace.sums import emit_sum, order_of_terms
 
 
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float32, tf.float64])
@@ -59,3 +61,51 @@ def test_nothing_stays_allocated():
     step(value)
     after = tf.config.experimental.get_memory_info(device)["current"]
     assert after - before < size // 2
+
+
+def _three_readers(x):
+    """A step whose gradient is a sum of three, of which the last is asked for first."""
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.tanh(x)
+        loss = tf.reduce_sum(tf.exp(y)) + tf.reduce_sum(tf.sin(y)) + tf.reduce_sum(tf.sigmoid(y))
+    return tape.gradient(loss, x)
+
+
+def test_each_term_is_added_before_the_next_is_made():
+    step = trace_step(_three_readers, tf.TensorSpec([None, 8]))
+    kinds = [op.type for op in step.operations]
+    assert kinds.count("AddN") == kinds.count("Snapshot") == 2
+    assert all(len(op.inputs) == 2 for op in step.operations if op.type == "AddN")
+    position = {op: k for k, op in enumerate(step.operations)}
+    first, second = (op for op in step.operations if op.type == "AddN")
+    (added,) = (t.op for t in inputs_of(second) if t.op.type == "Snapshot")
+    (last,) = (t.op for t in inputs_of(second) if t.op is not added)
+    assert inputs_of(added)[0].op is first and position[added] < position[last] < position[second]
+
+
+def test_a_sum_is_left_whole_where_xla_compiles_it():
+    step = trace_step(_three_readers, tf.TensorSpec([None, 8]), sums_of_two=False)
+    assert [len(op.inputs) for op in step.operations if op.type == "AddN"] == [3]
+
+
+def test_a_sum_that_is_waited_for_is_left_whole():
+    def step(x):
+        total = tf.add_n([x, 2.0 * x, 3.0 * x])
+        with tf.control_dependencies([total.op]):
+            return tf.exp(x), total
+
+    traced = trace_step(step, tf.TensorSpec([None, 8]))
+    assert [len(op.inputs) for op in traced.operations if op.type == "AddN"] == [3]
+
+
+def test_sums_that_are_results_are_replaced():
+    def step(x):
+        return {"total": tf.add_n([x, tf.exp(x), tf.sin(x)])}
+
+    traced = trace_step(step, tf.TensorSpec([None, 8]))
+    for result in (traced.outputs[0], traced.structured_outputs["total"]):
+        while result.op.type == "Identity":
+            result = result.op.inputs[0]
+        assert result.op.type == "Snapshot"
+    assert traced.outputs[0].shape.as_list() == [None, 8]

@@ -8,7 +8,7 @@ import tensorflow as tf
 from cases import DENSE, make, program_of, program_of_case
 
 from checkmate_tf.errors import TraceError
-from checkmate_tf.trace.ops import inputs_of, is_read_only, is_source, is_stateful, view_of
+from checkmate_tf.trace.ops import inputs_of, is_read_only, is_source, is_stateful, view_of, writes_resource
 from checkmate_tf.trace.order import early_updates, is_gradient, needed_operations, topological
 from checkmate_tf.trace.static import with_static_batch
 from checkmate_tf.trace.step import trace_step
@@ -74,6 +74,11 @@ def test_a_layers_weights_have_their_gradient_before_its_input():
     )
     both = set(of_weights) & set(of_input)
     assert len(both) > 3 and all(of_weights[dy] < of_input[dy] for dy in both)
+    for op in step.operations:
+        for t in inputs_of(op) if op.type == "Conv2DBackpropInput" else ():
+            if t.op.type == "ReadVariableOp":
+                (written,) = (w for w in step.operations if writes_resource(w) and t.op.inputs[0] is w.inputs[0])
+                assert position[op] < position[written]  # else the variable would be copied
     created = [op for op in step.graph.get_operations() if op.type in ("Conv2DBackpropInput", "Conv2DBackpropFilter")]
     assert created[0].type == "Conv2DBackpropInput"  # the order of a tape
 

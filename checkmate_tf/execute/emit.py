@@ -39,7 +39,6 @@ from ..trace.loops import copy_functions
 from ..trace.ops import SUMS, copy_attributes, inputs_of, is_stateful
 from ..trace.order import is_gradient
 from ..trace.program import LARGE, SHAPE, SMALL, SOURCE, VIEW, Program
-from .sums import LEAST_TERMS, emit_sum, order_of_terms
 
 __all__ = ["Emission", "emit"]
 
@@ -92,8 +91,6 @@ def emit(
 
 class Emission:
     """State of one emission: the newest copy of everything emitted so far."""
-
-    sums_of_two = True  # see `sums`
 
     def __init__(
         self,
@@ -232,7 +229,14 @@ class Emission:
                     inputs[k] = tf.identity(inputs[k], name="checkmate/gate")
             after = max(after, self.wait)
         with self.graph.control_dependencies(controls), self.graph.device(op.device or None):
-            copy = self._copy(op, inputs)
+            copy = self.graph._create_op_internal(
+                op.type,
+                inputs,
+                [t.dtype for t in op.outputs],
+                attrs=copy_attributes(op),
+                name=op.name,
+                op_def=op.op_def,
+            )
         self.current[op] = list(copy.outputs)
         view = self.program.classes.get(op) == VIEW
         for k, t in enumerate(copy.outputs):
@@ -240,14 +244,6 @@ class Emission:
             self.maker[id(t)] = copy if source is None else self.maker.get(id(source), copy)
         self.comes_after |= {id(t): after for t in copy.outputs if after}
         self.copies.setdefault(op, []).append(copy)
-
-    def _copy(self, op: tf.Operation, inputs: Sequence[tf.Tensor]) -> tf.Operation:
-        """One copy of an operation on these inputs; the last of several, if it is a sum of many."""
-        many = op.type in SUMS and len(inputs) >= LEAST_TERMS and op.outputs[0].dtype.is_floating
-        if many and self.sums_of_two:
-            return emit_sum([inputs[k] for k in order_of_terms(inputs_of(op))], op.name).op
-        types, attributes = [t.dtype for t in op.outputs], copy_attributes(op)
-        return self.graph._create_op_internal(op.type, inputs, types, attrs=attributes, name=op.name, op_def=op.op_def)
 
     def _emit_known(self, op: tf.Operation) -> bool:
         """Emit the values of a shape operation, as tracing for this batch would have put them, if they are known."""

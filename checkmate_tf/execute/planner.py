@@ -311,7 +311,7 @@ class _Tracing:
         with timed(self.seconds, "trace"):
             self.options.tell("trace", 0, 1, self.name)
             if distribution is None:
-                return trace_step(step, spec), None
+                return trace_step(step, spec, sums_of_two=not self.options.jit_compile), None
             every = len(distribution.devices)
             traced = trace_step(distribution.side_by_side(step), (spec,) * every, devices=every)
             replicas = split_replicas(traced, distribution.devices)

@@ -91,8 +91,6 @@ def recomputed_runs(plan: Plan) -> list[int]:
 class XlaEmission(Emission):
     """An emission whose recomputations are tied by data to what was computed before their run."""
 
-    sums_of_two = False  # XLA gives memory to sums as to anything else
-
     def __init__(
         self,
         program: Program,

@@ -67,9 +67,9 @@ SUMS = frozenset({"AddN", "AccumulateNV2"})
 # TensorFlow computes these into the buffer of a dying input of the same size.
 ELEMENTWISE = frozenset(
     """Abs Add AddV2 AddN BiasAdd Ceil Cos DivNoNan Elu EluGrad Erf Erfc Exp Expm1 Floor LeakyRelu LeakyReluGrad Log
-    Log1p Maximum Minimum Mul MulNoNan Neg Pow RealDiv Reciprocal Relu Relu6 Relu6Grad ReluGrad Round Rsqrt RsqrtGrad
-    Selu SeluGrad Sigmoid SigmoidGrad Sign Sin Softplus SoftplusGrad Softsign Sqrt SqrtGrad Square SquaredDifference Sub
-    Tanh TanhGrad Xdivy Xlogy ZerosLike Softmax LogSoftmax""".split()  # noqa: SIM905 - a list of words
+    Log1p Maximum Minimum Mul MulNoNan Neg Pow RealDiv Reciprocal Relu Relu6 Relu6Grad ReluGrad Round Rsqrt
+    RsqrtGrad Selu SeluGrad Sigmoid SigmoidGrad Sign Sin Snapshot Softplus SoftplusGrad Softsign Sqrt SqrtGrad
+    Square SquaredDifference Sub Tanh TanhGrad Xdivy Xlogy ZerosLike Softmax LogSoftmax""".split()  # noqa: SIM905 - a list of words
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from ..errors import TraceError
-from .ops import inputs_of, is_source, is_stateful
+from .ops import ELEMENTWISE, SUMS, inputs_of, is_source, is_stateful, view_of, writes_resource
 
 __all__ = ["early_updates", "is_gradient", "needed_operations", "topological"]
 
@@ -25,7 +25,37 @@ def needed_operations(graph: tf.Graph, outputs: list[tf.Tensor]) -> list[tf.Oper
         if op not in needed:
             needed.add(op)
             todo += _parents(op)
-    return early_updates(topological([op for op in graph.get_operations() if op in needed]), roots)
+    return early_updates(_early_sums(topological([op for op in graph.get_operations() if op in needed])), roots)
+
+
+def _early_sums(order: list[tf.Operation]) -> list[tf.Operation]:
+    """Move each sum up to where its last term is ready: from then on there is one value, where there were two.
+
+    An elementwise term comes when all else has read the value of its size that it is made of, which may go then.
+    """
+    readers: dict[tf.Operation, list[tf.Operation]] = {}
+    for op in order:
+        for t in inputs_of(op):
+            readers.setdefault(t.op, []).append(op)
+    created = {op: k for k, op in enumerate(order)}
+    position: dict[tf.Operation, int] = {}
+    moved: dict[int, list[tf.Operation]] = {}
+    for k, op in enumerate(order):
+        before = [position[p] for p in _parents(op)]
+        if op.type in SUMS or op.type == "Snapshot":
+            position[op] = max(before, default=k)
+        elif op.type in ELEMENTWISE and [r.type in SUMS for r in readers.get(op, ())] == [True]:
+            alike = [t.op for t in inputs_of(op) if t.shape.rank and t.shape.as_list() == op.outputs[0].shape.as_list()]
+            until = created[readers[op][0]]
+            position[op] = max([k, *before, *(created[r] for p in alike for r in readers[p] if created[r] < until)])
+        else:
+            position[op] = k
+            continue
+        moved.setdefault(position[op], []).append(op)
+    wanted: list[tf.Operation] = []
+    for k, op in enumerate(order):
+        wanted += [op, *moved.get(k, [])] if position[op] == k else moved.get(k, [])
+    return topological(wanted)
 
 
 def early_updates(order: list[tf.Operation], roots: set[tf.Operation]) -> list[tf.Operation]:
@@ -34,7 +64,8 @@ def early_updates(order: list[tf.Operation], roots: set[tf.Operation]) -> list[t
     Keras computes all gradients before the optimizer's first update, so they are all in memory at the end of the
     backward pass: each update comes right after its gradient. And a tape asks for the gradient of a layer's input
     before that of its weights, so that the input, its gradient and the output's are there together: the weights'
-    gradient comes first, after which the input may go. Every data and control dependency stays, hence every number.
+    gradient comes first, after which the input may go. A variable whose value the pass still reads is not assigned
+    before: TensorFlow would copy it. Every data and control dependency stays, hence every number.
     """
     last = max((k for k, op in enumerate(order) if is_gradient(op)), default=None)
     if last is None:
@@ -46,10 +77,12 @@ def early_updates(order: list[tf.Operation], roots: set[tf.Operation]) -> list[t
         if op not in head:
             head.add(op)
             todo += _parents(op)
-    ends = _only_ends(order, head)
+    ends, reads = _only_ends(order, head), _last_reads(order, head)
     position: dict[tf.Operation, int] = {}  # of the latest operation of the head, shared if any is, that one depends on
     for k, op in enumerate(order):
         before = max((position[p] for p in _parents(op)), default=-1)
+        if op not in head and writes_resource(op):
+            before = max(before, *(reads.get(t.op, -1) for t in op.inputs))
         position[op] = k if op in head and (ends[op] is None or before < 0) else before
     early: dict[int, list[tf.Operation]] = {}
     for op in order:
@@ -71,6 +104,18 @@ def _only_ends(order: list[tf.Operation], head: set[tf.Operation]) -> dict[tf.Op
             for p in _parents(op):
                 ends[p] = end if ends.get(p, end) is end else None
     return ends
+
+
+def _last_reads(order: list[tf.Operation], head: set[tf.Operation]) -> dict[tf.Operation, int]:
+    """For each variable's handle the place of the last operation of the head that reads the variable's value."""
+    last: dict[tf.Operation, int] = {}
+    for k, op in enumerate(order):
+        for t in inputs_of(op) if op in head else ():
+            while (source := view_of(t.op, t.value_index)) is not None:
+                t = inputs_of(t.op)[source]
+            if t.op.type == "ReadVariableOp":
+                last[t.op.inputs[0].op] = k
+    return last
 
 
 def is_gradient(op: tf.Operation) -> bool:

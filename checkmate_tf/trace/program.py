@@ -237,7 +237,7 @@ def _merge(
 
     A value with one reader right behind it is never worth keeping instead of what the reader makes of it, unless it is
     smaller. The merged node holds both sets of inputs at once, so a merge that needs more memory than any node does
-    today is left out, but for partial sums and products (see `trees`).
+    today is left out, but for partial sums and products and what lies behind them (see `trees`).
     """
     static, sizes = memory.static, memory.sizes
     home = {op: k for k, group in enumerate(groups) for op in group}
@@ -262,7 +262,9 @@ def _merge(
             before, earlier, _, _ = stack[-1]
             joined, together = before + group, earlier | reads
             grows = sum(sizes[op] for op in group) > sum(sizes[op] for op in before) and not fixed
-            if before[-1] not in partial and (grows or needs(joined, together) > limit):
+            begin = next((j for j in range(len(stack), 0, -1) if stack[j - 1][2] != {k}), 0)
+            whole = any(entry[0][-1] in partial for entry in stack[begin:])  # this one, or one behind it
+            if not whole and (grows or needs(joined, together) > limit):
                 break
             group, reads = joined, together
             stack.pop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tensorflow as tf
@@ -11,6 +11,7 @@ import tensorflow as tf
 from ..errors import CheckmateError, ModelError, TraceError
 from .inline import inlined
 from .order import needed_operations
+from .sums import split_sums
 
 __all__ = ["TracedStep", "trace_step"]
 
@@ -53,7 +54,7 @@ class TracedStep:
         return found
 
 
-def trace_step(step: Callable[[Any], Any], spec: Any, devices: int = 1) -> TracedStep:
+def trace_step(step: Callable[[Any], Any], spec: Any, devices: int = 1, sums_of_two: bool = True) -> TracedStep:
     """Trace `step(spec)` without autograph, as Keras does.
 
     Parameters
@@ -63,6 +64,8 @@ def trace_step(step: Callable[[Any], Any], spec: Any, devices: int = 1) -> Trace
         Batch dimension None.
     devices : int
         How many accelerators the step may use: one for each replica.
+    sums_of_two : bool
+        Whether sums of more are split (see `sums`), which XLA has no use for.
 
     Raises
     ------
@@ -88,6 +91,10 @@ def trace_step(step: Callable[[Any], Any], spec: Any, devices: int = 1) -> Trace
     captured = {id(internal) for _, internal in captures + call_time}
     inputs = [t for t in graph.inputs if id(t) not in captured]
     whole = inlined(graph, inputs, captures, call_time)
+    if sums_of_two:
+        split = split_sums(whole.graph)
+        tensors = {key: split.get(t.ref(), t) for key, t in whole.tensors.items()} if split else whole.tensors
+        whole = replace(whole, tensors=tensors)
     outputs = [whole.tensors[id(t)] for t in concrete.outputs]
     operations = needed_operations(whole.graph, outputs)
     used = {op.device for op in operations if op.device and "CPU" not in op.device.upper()}

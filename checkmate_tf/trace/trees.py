@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from .ops import ELEMENTWISE, inputs_of
+from .ops import ELEMENTWISE, SUMS, inputs_of
 
 __all__ = ["gather_trees", "within_trees"]
 
@@ -57,8 +57,10 @@ def gather_trees(
         mine = readers.get(op, [])
         if not large(op) or len(mine) != 1:
             continue
-        feeds = mine[0] in later and op.type in ELEMENTWISE and not op.control_inputs
-        if _is_partial(op, mine) or feeds:
+        feeds = mine[0] in later and (op.type in ELEMENTWISE or op.type == "BroadcastTo")
+        if not op.control_inputs and (feeds or _is_filled_term(op, mine, readers, large)):
+            later.add(op)
+        if _is_partial(op, mine):
             later.add(op)
     order: dict[tf.Operation, None] = {}
     for op in operations:
@@ -77,6 +79,20 @@ def _is_partial(op: tf.Operation, readers: list[tf.Operation | None]) -> bool:
     if kind is None or len(readers) != 1 or readers[0] is None or op.control_inputs:
         return False
     return _KINDS.get(readers[0].type) == kind and not readers[0].control_inputs
+
+
+def _is_filled_term(
+    op: tf.Operation,
+    mine: list[tf.Operation | None],
+    readers: dict[tf.Operation, list[tf.Operation | None]],
+    large: Callable[[tf.Operation], bool],
+) -> bool:
+    """Whether it is elementwise, a term of a sum and no sum, and of one large value at most that nobody else reads."""
+    sums = op.type in SUMS or op.type == "Snapshot"
+    if sums or op.type not in ELEMENTWISE or mine[0] is None or mine[0].type not in SUMS:
+        return False
+    of = [t.op for t in inputs_of(op) if large(t.op)]
+    return len(of) < 2 and all(len(readers.get(p, [])) == 1 for p in of)
 
 
 def _readers(

@@ -1,6 +1,9 @@
-"""Sums of three and more terms, emitted two terms at a time: the same bits, without a variable that outlives the step.
+"""Sums of three and more terms, two terms at a time: the same bits, and never all terms in memory at once.
 
-Where a graph needs more than four fifths of what TensorFlow takes for the device's memory (256 MB for any CPU),
+A gradient's contributions are added by one operation, which needs all of them (three in every batch normalization, as
+large as what it normalizes). Added one after another, each can be made when the one before is in the sum.
+
+And where a graph needs more than four fifths of what TensorFlow takes for the device's memory (256 MB for any CPU),
 Grappler makes a sum of three or more into a temporary variable. It is filled with zeros, and each term is added when
 that is there, in any order, so the last bits differ from step to step; and its memory stays allocated until the next
 step: in MobileNet at batch 560 a sixth of a 2 GB device. Sums of two are left alone, and a Snapshot, which passes its
@@ -13,12 +16,43 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-__all__ = ["LEAST_TERMS", "emit_sum", "order_of_terms"]
+from .ops import SUMS, inputs_of
 
-LEAST_TERMS = 3
-"""Sums of fewer are left as they are."""
+__all__ = ["emit_sum", "order_of_terms", "split_sums"]
 
+_LEAST_TERMS = 3  # sums of fewer are left as they are
 _WIDTH = 8  # AddN's kernel adds so many terms to each other before it adds them to what it has
+
+
+def split_sums(graph: tf.Graph) -> dict[tf.Tensor, tf.Tensor]:
+    """Add sums of two to a graph for each of three and more, and let whoever reads that read them.
+
+    Parameters
+    ----------
+    graph : FuncGraph
+        Changed. Bodies of loops, sums of other than floating-point numbers, and what an operation waits for without
+        reading it are left.
+
+    Returns
+    -------
+    dict
+        From references of the sums to what stands for them; outputs of the graph are for the caller to replace.
+    """
+    sums = [op for op in graph.get_operations() if op.type in SUMS and len(op.inputs) >= _LEAST_TERMS]
+    whole = [op for op in sums if op.outputs[0].dtype.is_floating and not op._control_outputs]  # noqa: SLF001
+    orders = {op: order_of_terms(inputs_of(op)) for op in whole}  # by their names, which the terms now have
+    found: dict[tf.Tensor, tf.Tensor] = {}
+    for op, order in orders.items():
+        terms, (result,) = inputs_of(op), op.outputs
+        with graph.as_default(), graph.device(op.device or None), graph.control_dependencies(op.control_inputs):
+            total = emit_sum([terms[k] for k in order], op.name)
+        total.set_shape(result.shape)
+        for reader in result.consumers():
+            for k, t in enumerate(reader.inputs):
+                if t is result:
+                    reader._update_input(k, total)  # noqa: SLF001 - the only way to change a graph in place
+        found[result.ref()] = total
+    return found
 
 
 def emit_sum(terms: Sequence[tf.Tensor], name: str) -> tf.Tensor:

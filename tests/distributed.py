@@ -7,6 +7,7 @@ python distributed.py worker N PORT PORT  # process N of two that listen at thes
 from __future__ import annotations
 
 import json
+import statistics
 import os
 import sys
 
@@ -98,13 +99,19 @@ def refusal(action) -> list[str]:
 
 
 def peak_of(model) -> int:
-    """Bytes that a training step of both replicas adds; Keras gives each of them the whole of such a batch."""
+    """Bytes that a training step of both replicas adds, median of nine: they run side by side, or one after the other.
+
+    Keras gives each of them the whole of such a batch.
+    """
     batch = tuple(tf.constant(a) for a in data(BATCH // 2))
     model.train_on_batch(*batch)
-    tf.config.experimental.reset_memory_stats("CPU:0")
-    before = tf.config.experimental.get_memory_info("CPU:0")["current"]
-    model.train_on_batch(*batch)
-    return tf.config.experimental.get_memory_info("CPU:0")["peak"] - before
+    peaks = []
+    for _ in range(9):
+        tf.config.experimental.reset_memory_stats("CPU:0")
+        before = tf.config.experimental.get_memory_info("CPU:0")["current"]
+        model.train_on_batch(*batch)
+        peaks.append(tf.config.experimental.get_memory_info("CPU:0")["peak"] - before)
+    return int(statistics.median(peaks))
 
 
 def mirrored() -> dict:

@@ -463,7 +463,7 @@ CASES = {
     "adversarial": Case(adversarial, only_images, by_data=True, budget=0.8),
     "float64": Case(float64, images(16)),
     "mixed_float16": Case(mixed_float16, images(16)),
-    "frozen": Case(frozen, images(16)),
+    "frozen": Case(frozen, images(16), budget=0.7),
     "own_gradients": Case(lambda: stack(lambda: layers.Conv2D(8, 3, padding="same"), OwnGradients), images(16)),
     "lambdas": Case(lambdas, images(16), budget=0.8),
     "conditions": Case(lambda: stack(lambda: layers.Dense(32), Chooses, shape=(24, 8)), arrays((24, 8))),

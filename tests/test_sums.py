@@ -31,8 +31,8 @@ def test_the_bits_are_those_of_the_kernel(dtype):
 def _terms():
     """Terms in an order that is not that of their names, one of them behind an identity."""
     with tf.Graph().as_default():
-        b, a = tf.constant(1.0, name="b"), tf.constant(2.0, name="a")
-        c = tf.identity(tf.stop_gradient(tf.constant(3.0, name="Z")), name="c")
+        b, a = tf.exp(1.0, name="b"), tf.exp(2.0, name="a")
+        c = tf.identity(tf.stop_gradient(tf.exp(3.0, name="Z")), name="c")
         two = tf.split(tf.constant([1.0, 2.0]), 2, name="a")[1]
         return [b, two, c, a]
 
@@ -89,14 +89,58 @@ def test_a_sum_is_left_whole_where_xla_compiles_it():
     assert [len(op.inputs) for op in step.operations if op.type == "AddN"] == [3]
 
 
-def test_a_sum_that_is_waited_for_is_left_whole():
+def test_who_waits_for_a_sum_waits_for_what_stands_for_it():
     def step(x):
         total = tf.add_n([x, 2.0 * x, 3.0 * x])
         with tf.control_dependencies([total.op]):
             return tf.exp(x), total
 
     traced = trace_step(step, tf.TensorSpec([None, 8]))
-    assert [len(op.inputs) for op in traced.operations if op.type == "AddN"] == [3]
+    assert [len(op.inputs) for op in traced.operations if op.type == "AddN"] == [2, 2]
+    (waiting,) = (op for op in traced.operations if op.type == "Exp")
+    assert [c.type for c in waiting.control_inputs] == ["Snapshot"]
+
+
+@pytest.mark.parametrize("places", ["aab", "aba", "baa", "aabb", "xab", "xxa", "axb"])
+@pytest.mark.parametrize("grappler", [True, False])
+def test_the_kernel_begins_with_what_it_can_add_to(places, grappler, request):
+    """Not with a tensor that is given twice, nor with a variable (x)."""
+    if not grappler:
+        request.getfixturevalue("no_grappler")
+    x = tf.Variable(np.random.default_rng(0).normal(size=999).astype("float32"))
+
+    def step(y):
+        made = {"a": tf.exp(y), "b": 1000.0 * tf.tanh(y), "x": x.read_value()}
+        return tf.add_n([made[k] for k in places])
+
+    y = tf.constant(np.random.default_rng(1).normal(size=999).astype("float32"))
+    expected = tf.function(step, autograph=False)(y)
+    traced = trace_step(step, tf.TensorSpec([999]))
+    terms = next(
+        op
+        for op in tf.function(step, autograph=False).get_concrete_function(y).graph.get_operations()
+        if op.type == "AddN"
+    )
+    order = order_of_terms(inputs_of(terms))
+    assert sum(op.type == "AddN" for op in traced.operations) == len(places) - 1
+
+    @tf.function(autograph=False)
+    def in_twos(y):
+        made = {"a": tf.exp(y), "b": 1000.0 * tf.tanh(y), "x": x.read_value()}
+        return emit_sum([made[places[k]] for k in order], "sum")
+
+    np.testing.assert_array_equal(in_twos(y).numpy(), expected.numpy())
+
+
+def test_terms_of_one_gradient_are_made_one_at_a_time():
+    """What else reads the gradient are terms of the same sum."""
+
+    def step(x):
+        dy = tf.exp(x)
+        return tf.reduce_sum(tf.add_n([dy * tf.sin(x), dy * tf.cos(x), dy * tf.tanh(x)]))
+
+    kinds = [op.type for op in trace_step(step, tf.TensorSpec([None, 8])).operations]
+    assert kinds.index("AddN") < len(kinds) - 1 - kinds[::-1].index("Mul")
 
 
 def test_sums_that_are_results_are_replaced():

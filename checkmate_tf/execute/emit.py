@@ -21,8 +21,8 @@ they look at is first there. Stateful operations keep their control edges; a cop
 comes before whatever assigns them, as the original does.
 
 Grappler rewrites sums by what it knows of them, and so their last bits: a step planned with an open batch size gets its
-shape operations as constants when it is emitted for the batch that was planned. Sums of three and more are emitted two
-terms at a time (see `sums`).
+shape operations as constants when it is emitted for the batch that was planned. Sums of three and more are traced as
+sums of two (see `trace.sums`).
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ class Emission:
 
     def _gated_inputs(self, op: tf.Operation) -> list[int]:
         """Which inputs to hold back; none if only an edge to the operation itself will do."""
-        if op.type in SUMS:  # Grappler sorts their inputs by name: a gate would be another name, and another order
+        if op.type in SUMS:  # Grappler sorts the inputs of larger ones by name, and a gate would be another name
             return []
         kinds = [self._kind(t) for t in inputs_of(op)]
         if op.type in _LOOPS:  # what reads no state would run ahead, for as long as its counter lets it

@@ -14,7 +14,8 @@ def needed_operations(graph: tf.Graph, outputs: list[tf.Tensor]) -> list[tf.Oper
     """Ancestors of the outputs and of all side effects, sorted topologically.
 
     The order is that of creation, save that an operation created before one of its inputs (a while loop and the
-    accumulators that its gradient adds) comes right after it.
+    accumulators that its gradient adds) comes right after it, and that sums, updates and the gradients of weights come
+    as early as they can.
     """
     roots = {t.op for t in outputs}
     roots.update(op for op in graph.get_operations() if is_stateful(op) and not is_source(op))
@@ -31,7 +32,7 @@ def needed_operations(graph: tf.Graph, outputs: list[tf.Tensor]) -> list[tf.Oper
 def _early_sums(order: list[tf.Operation]) -> list[tf.Operation]:
     """Move each sum up to where its last term is ready: from then on there is one value, where there were two.
 
-    An elementwise term comes when all else has read the value of its size that it is made of, which may go then.
+    An elementwise term is made after the other readers of its input, if that is as large: the input may go then.
     """
     readers: dict[tf.Operation, list[tf.Operation]] = {}
     for op in order:
@@ -44,18 +45,28 @@ def _early_sums(order: list[tf.Operation]) -> list[tf.Operation]:
         before = [position[p] for p in _parents(op)]
         if op.type in SUMS or op.type == "Snapshot":
             position[op] = max(before, default=k)
-        elif op.type in ELEMENTWISE and [r.type in SUMS for r in readers.get(op, ())] == [True]:
+        elif _is_term(op, readers):
             alike = [t.op for t in inputs_of(op) if t.shape.rank and t.shape.as_list() == op.outputs[0].shape.as_list()]
+            others = {r for p in alike for r in readers[p] if not _is_term(r, readers)}
             until = created[readers[op][0]]
-            position[op] = max([k, *before, *(created[r] for p in alike for r in readers[p] if created[r] < until)])
+            position[op] = max([k, *before, *(created[r] for r in others if created[r] < until)])
         else:
             position[op] = k
             continue
         moved.setdefault(position[op], []).append(op)
     wanted: list[tf.Operation] = []
     for k, op in enumerate(order):
-        wanted += [op, *moved.get(k, [])] if position[op] == k else moved.get(k, [])
+        here = moved.get(k, [])
+        wanted += [op] if position[op] == k and op not in here else []
+        wanted += sorted(here, key=lambda op: _is_term(op, readers))  # sums first, each after the terms it asks for
     return topological(wanted)
+
+
+def _is_term(op: tf.Operation, readers: dict[tf.Operation, list[tf.Operation]]) -> bool:
+    """Whether it is elementwise, and read by one sum alone; no sum itself."""
+    if op.type not in ELEMENTWISE or op.type in SUMS or op.type == "Snapshot":
+        return False
+    return [r.type in SUMS for r in readers.get(op, ())] == [True]
 
 
 def early_updates(order: list[tf.Operation], roots: set[tf.Operation]) -> list[tf.Operation]:
@@ -78,7 +89,7 @@ def early_updates(order: list[tf.Operation], roots: set[tf.Operation]) -> list[t
             head.add(op)
             todo += _parents(op)
     ends, reads = _only_ends(order, head), _last_reads(order, head)
-    position: dict[tf.Operation, int] = {}  # of the latest operation of the head, shared if any is, that one depends on
+    position: dict[tf.Operation, int] = {}  # of the last that it depends on of what leads to several ends
     for k, op in enumerate(order):
         before = max((position[p] for p in _parents(op)), default=-1)
         if op not in head and writes_resource(op):
@@ -96,7 +107,7 @@ def early_updates(order: list[tf.Operation], roots: set[tf.Operation]) -> list[t
 
 
 def _only_ends(order: list[tf.Operation], head: set[tf.Operation]) -> dict[tf.Operation, tf.Operation | None]:
-    """For each operation of the head the one in which alone all ends that depends on it there, or None if many do."""
+    """For each operation of the head the one that depends on it and that nobody there reads, or None if many do."""
     ends: dict[tf.Operation, tf.Operation | None] = {}
     for op in reversed(order):
         if op in head:

@@ -262,7 +262,8 @@ def _merge(
             before, earlier, _, _ = stack[-1]
             joined, together = before + group, earlier | reads
             grows = sum(sizes[op] for op in group) > sum(sizes[op] for op in before) and not fixed
-            begin = next((j for j in range(len(stack), 0, -1) if stack[j - 1][2] != {k}), 0)
+            ends = (j for j in range(len(stack), 0, -1) if stack[j - 1][2] != {k} or (stack[j - 1][3] and not fixed))
+            begin = next(ends, 0)
             whole = any(entry[0][-1] in partial for entry in stack[begin:])  # this one, or one behind it
             if not whole and (grows or needs(joined, together) > limit):
                 break

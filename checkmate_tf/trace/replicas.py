@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from ..errors import ModelError
 from .ops import inputs_of, is_source
+from .order import topological
 from .program import SOURCE, Program
 from .static import StaticStep
 from .step import TracedStep
@@ -94,7 +95,7 @@ def split_replicas(step: TracedStep, devices: Sequence[str]) -> Replicas:
             home[op] = places.get(_place(op.device))
             if home[op] is None:
                 home[op] = _of_inputs(op, home)
-    position = {op: k for k, op in enumerate(step.graph.get_operations())}
+    position = {op: k for k, op in enumerate(topological(step.graph.get_operations()))}
     rows: list[list[tf.Operation]] = [[] for _ in devices]
     for op in sorted(step.operations, key=position.__getitem__):
         owner = home[op]

@@ -13,10 +13,11 @@ input's buffer on, keeps Grappler from joining them again.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
-from .ops import SUMS, inputs_of
+from .ops import SUMS, inputs_of, is_source, view_of
 
 __all__ = ["emit_sum", "order_of_terms", "split_sums"]
 
@@ -24,14 +25,13 @@ _LEAST_TERMS = 3  # sums of fewer are left as they are
 _WIDTH = 8  # AddN's kernel adds so many terms to each other before it adds them to what it has
 
 
-def split_sums(graph: tf.Graph) -> dict[tf.Tensor, tf.Tensor]:
+def split_sums(graph: tf.Graph) -> dict[Any, tf.Tensor]:
     """Add sums of two to a graph for each of three and more, and let whoever reads that read them.
 
     Parameters
     ----------
     graph : FuncGraph
-        Changed. Bodies of loops, sums of other than floating-point numbers, and what an operation waits for without
-        reading it are left.
+        Changed. Bodies of loops, and sums of other than floating-point numbers, are left.
 
     Returns
     -------
@@ -39,8 +39,8 @@ def split_sums(graph: tf.Graph) -> dict[tf.Tensor, tf.Tensor]:
         From references of the sums to what stands for them; outputs of the graph are for the caller to replace.
     """
     sums = [op for op in graph.get_operations() if op.type in SUMS and len(op.inputs) >= _LEAST_TERMS]
-    whole = [op for op in sums if op.outputs[0].dtype.is_floating and not op._control_outputs]  # noqa: SLF001
-    orders = {op: order_of_terms(inputs_of(op)) for op in whole}  # by their names, which the terms now have
+    floating = [op for op in sums if op.outputs[0].dtype.is_floating]
+    orders = {op: order_of_terms(inputs_of(op)) for op in floating}  # before any term has another name
     found: dict[tf.Tensor, tf.Tensor] = {}
     for op, order in orders.items():
         terms, (result,) = inputs_of(op), op.outputs
@@ -51,6 +51,10 @@ def split_sums(graph: tf.Graph) -> dict[tf.Tensor, tf.Tensor]:
             for k, t in enumerate(reader.inputs):
                 if t is result:
                     reader._update_input(k, total)  # noqa: SLF001 - the only way to change a graph in place
+        for waiting in list(op._control_outputs):  # noqa: SLF001
+            controls = [total.op if c is op else c for c in waiting.control_inputs]
+            waiting._remove_all_control_inputs()  # noqa: SLF001
+            waiting._add_control_inputs(controls)  # noqa: SLF001
         found[result.ref()] = total
     return found
 
@@ -81,6 +85,10 @@ def emit_sum(terms: Sequence[tf.Tensor], name: str) -> tf.Tensor:
 def order_of_terms(terms: Sequence[tf.Tensor]) -> list[int]:
     """The order in which AddN would add these: as given, or as Grappler sorts them, by name, if it is on.
 
+    Its kernel begins with the first term into whose memory it can add, so never with a tensor that is given twice or
+    with a variable, an argument or a constant, if there is another. A term whose other readers may or may not have run
+    by then is taken for one that it can begin with: there the plain step itself is not always the same.
+
     Parameters
     ----------
     terms : sequence of tf.Tensor
@@ -92,9 +100,25 @@ def order_of_terms(terms: Sequence[tf.Tensor]) -> list[int]:
         Indices of `terms`. Grappler's order is that of its names when it begins, but for identities: where it renames a
         term before it sorts, the last bits may differ.
     """
-    if tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False):
-        return list(range(len(terms)))
-    return sorted(range(len(terms)), key=lambda k: _name(terms[k]))
+    order = list(range(len(terms)))
+    if not tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False):
+        order.sort(key=lambda k: _name(terms[k]))
+    sources = [_source(t) for t in terms]
+    usable = (j for j, k in enumerate(order) if not is_source(sources[k].op) and _count(sources, sources[k]) == 1)
+    first = next(usable, 0)
+    order[0], order[first] = order[first], order[0]
+    return order
+
+
+def _source(t: tf.Tensor) -> tf.Tensor:
+    """The tensor that owns the buffer."""
+    while (source := view_of(t.op, t.value_index)) is not None:
+        t = inputs_of(t.op)[source]
+    return t
+
+
+def _count(tensors: Sequence[tf.Tensor], wanted: tf.Tensor) -> int:
+    return sum(t is wanted for t in tensors)
 
 
 def _in_turn(terms: Sequence[tf.Tensor], name: str) -> tf.Tensor:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from .ops import ELEMENTWISE, SUMS, inputs_of
+from .ops import ELEMENTWISE, SUMS, inputs_of, view_of
 
 __all__ = ["gather_trees", "within_trees"]
 
@@ -38,7 +38,9 @@ def gather_trees(
 ) -> list[tf.Operation]:
     """The operations in an order in which the large ones of a tree come right before their readers.
 
-    What only one of them reads, and is elementwise, comes right before it.
+    What only one of them reads, and is elementwise, comes right before it. So do terms of `AddN` that take no more
+    memory than what they are made of (a mean's gradient, spread over all elements): made early, they would only lie
+    there until the sum. Nothing hangs on these but memory.
 
     Parameters
     ----------
@@ -52,16 +54,18 @@ def gather_trees(
         Whether the value of an operation is worth deciding about; others stay where they are.
     """
     readers = _readers(operations, outputs, reads)
-    later: set[tf.Operation] = set()
+    trees: set[tf.Operation] = set()
+    terms: set[tf.Operation] = set()
     for op in reversed(operations):
         mine = readers.get(op, [])
-        if not large(op) or len(mine) != 1:
+        if not large(op) or len(mine) != 1 or mine[0] is None:
             continue
-        feeds = mine[0] in later and (op.type in ELEMENTWISE or op.type == "BroadcastTo")
-        if not op.control_inputs and (feeds or _is_filled_term(op, mine, readers, large)):
-            later.add(op)
-        if _is_partial(op, mine):
-            later.add(op)
+        feeds = mine[0] in trees and (op.type in ELEMENTWISE or op.type == "BroadcastTo") and not op.control_inputs
+        if _is_partial(op, mine) or feeds:
+            trees.add(op)
+        elif (mine[0] in terms or mine[0].type in SUMS) and _is_light(op, readers, large):
+            terms.add(op)
+    later = trees | terms
     order: dict[tf.Operation, None] = {}
     for op in operations:
         if op in later:
@@ -81,18 +85,22 @@ def _is_partial(op: tf.Operation, readers: list[tf.Operation | None]) -> bool:
     return _KINDS.get(readers[0].type) == kind and not readers[0].control_inputs
 
 
-def _is_filled_term(
+def _is_light(
     op: tf.Operation,
-    mine: list[tf.Operation | None],
     readers: dict[tf.Operation, list[tf.Operation | None]],
     large: Callable[[tf.Operation], bool],
 ) -> bool:
-    """Whether it is elementwise, a term of a sum and no sum, and of one large value at most that nobody else reads."""
-    sums = op.type in SUMS or op.type == "Snapshot"
-    if sums or op.type not in ELEMENTWISE or mine[0] is None or mine[0].type not in SUMS:
+    """Whether an operation, no sum itself, is made of one large value at most, which nobody else reads."""
+    if op.type in SUMS or op.type not in {*ELEMENTWISE, "BroadcastTo"} - {"Snapshot"} or op.control_inputs:
         return False
-    of = [t.op for t in inputs_of(op) if large(t.op)]
-    return len(of) < 2 and all(len(readers.get(p, [])) == 1 for p in of)
+    of = []
+    for t in inputs_of(op):
+        seen = t
+        while (source := view_of(seen.op, seen.value_index)) is not None:
+            seen = inputs_of(seen.op)[source]
+        if large(seen.op):
+            of.append(t.op if seen is t else None)  # who else reads what a view looks at is not known
+    return len(of) < 2 and all(p is not None and len(readers.get(p, [])) == 1 for p in of)
 
 
 def _readers(

@@ -7,8 +7,8 @@ python distributed.py worker N PORT PORT  # process N of two that listen at thes
 from __future__ import annotations
 
 import json
-import statistics
 import os
+import statistics
 import sys
 
 os.environ.update(TF_CPU_ALLOCATOR_USE_BFC="true", TF_CPP_MIN_LOG_LEVEL="3")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
@@ -10,6 +11,7 @@ from cases import DENSE, compile_quickly, make
 from schedules import QUICK, SPEC, step
 
 import checkmate_tf
+from checkmate_tf.errors import InfeasibleBudgetError
 from checkmate_tf.execute import planner
 from checkmate_tf.execute.measure import HOW_TO_MEASURE, Device, find_device
 from checkmate_tf.units import parse_budget
@@ -94,3 +96,17 @@ def test_the_same_schedule_serves_an_equal_graph():
     assert other.schedule is not first.schedule
     assert first.report.recomputations > 0
     assert isinstance(first.report, checkmate_tf.Report)
+
+
+@pytest.mark.parametrize(("with_codes", "without"), [(5, 7), (7, 5)])
+def test_a_refusal_names_the_least_budget_of_both_ways(monkeypatch, with_codes, without):
+    plain, coded = (SimpleNamespace(options=SimpleNamespace(operators="choose")) for _ in range(2))
+
+    def fit(job):
+        least = without if job is plain else with_codes
+        raise InfeasibleBudgetError(f"at least {least}", 3, least, proven=False)
+
+    monkeypatch.setattr(planner, "choose_encodings", lambda *_: planner.Choice(coded, (object(),)))
+    monkeypatch.setattr(planner, "fit", fit)
+    with pytest.raises(InfeasibleBudgetError, match="at least 5"):
+        planner._chosen_and_fitted(plain, SimpleNamespace(program=None, name="model"), None)

@@ -175,7 +175,10 @@ def _chosen_and_fitted(job: Job, tracing: _Tracing, saved: dict[str, Any] | None
         if not chosen.encodings:
             raise
         log.warning("%s: planning without codes, since with them: %s", tracing.name, error)
-        return Choice(job, ()), fit(job)
+        try:
+            return Choice(job, ()), fit(job)
+        except InfeasibleBudgetError as without:
+            raise min(error, without, key=lambda e: e.minimum_bytes) from None
 
 
 def _unmeasured(job: Job, error: NotMeasurable) -> Job:

@@ -1,9 +1,9 @@
 """Gradients that read codes: what `operators="choose"` saves on this machine, measured.
 
-For each network the plain step's peak is measured; budgets are shares of it. At each, the model is compiled with
-operators as TensorFlow has them and with the choice, and trains two batches; both must equal the plain model bit by bit
-(Grappler off). A cell is a child process, and measures the plain peak itself: that varies by some percent, so
-compare bytes, not shares. Costs are profiled. Step times are medians of three turns (plain, ours, ...).
+For each network the plain step's peak is measured once (the median of seven steps); budgets are shares of it. At each,
+the model is compiled with operators as TensorFlow has them and with the choice, and trains two batches; both must equal
+the plain model bit by bit (Grappler off). A cell is a child process. Costs are profiled. Step times are medians of
+three turns (plain, ours, ...).
 
 With `--predicted` nothing is trained: at shares of the predicted plain peak, how much more computation (FLOPs) the best
 schedule found needs with operators as they are and with the choice, and the least budget that either can do with.
@@ -22,6 +22,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ SHARES, QUICK_SHARES = (0.8, 0.7, 0.6, 0.5), (0.7, 0.6)
 PREDICTED_SHARES = (0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 PIXELS, BATCH = 128, 16  # of the classifying networks
 WAYS = ("default", "choose")
-STEPS, TURNS = 2, 3
+STEPS, TURNS, PLAIN_STEPS = 2, 3, 7
 COLUMNS = (
     "network", "way", "share", "outcome", "reason", "budget_bytes", "plain_peak_bytes", "peak_bytes", "predicted_bytes",
     "equal", "overhead", "gap", "step_ratio", "encodings", "compile_seconds",
@@ -47,24 +48,29 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=20.0, help="seconds of solving (default 20)")
     parser.add_argument("--predicted", action="store_true", help="train nothing")
     options = parser.parse_args()
-    if serve_child(options, lambda request: (predict if request["predicted"] else answer)(request)):
+    if serve_child(options, lambda request: CHILDREN[request["run"]](request)):
         return
     options.output.mkdir(parents=True, exist_ok=True)
     networks = options.networks or (NETWORKS if options.full else NETWORKS[:1])
     shares = options.shares or (SHARES if options.full else QUICK_SHARES)
     if options.predicted:
         shares = options.shares or PREDICTED_SHARES
-    kind = "cell-predicted" if options.predicted else "cell"
-    requests = [
-        {
-            "cell": f"{kind}-{n}-{w}-{s:g}", "network": n, "way": w, "share": s, "time_limit": options.time_limit,
-            "predicted": options.predicted,
-        }
-        for n in (() if options.draw else networks)
-        for s in shares
-        for w in WAYS
-    ]  # fmt: skip
-    run_cells(__file__, options.output, requests, lambda _: 1800.0, options.again, BFC)
+    for name in () if options.draw else networks:
+        run = partial(
+            run_cells, __file__, options.output, seconds=lambda _: 1800.0, again=options.again, environment=BFC
+        )
+        shared = {"network": name, "time_limit": options.time_limit, "predicted": options.predicted}
+        if options.predicted:
+            cells = [{**shared, "run": "predict", "share": s, "way": w} for s in shares for w in WAYS]
+        else:
+            (plain,) = run([{"cell": f"plain-{name}", "run": "plain", "network": name}])
+            if plain["outcome"] == FAILED:
+                continue
+            peak = plain["plain_peak_bytes"]
+            budgets = {s: {"plain_peak_bytes": peak, "budget_bytes": int(s * peak)} for s in shares}
+            cells = [{**shared, "run": "train", "share": s, **budgets[s], "way": w} for s in shares for w in WAYS]
+        kind = "cell-predicted" if options.predicted else "cell"
+        run([{"cell": f"{kind}-{name}-{c['way']}-{c['share']:g}", **c} for c in cells])
     write(options)
 
 
@@ -100,6 +106,28 @@ def network(name: str) -> tuple[Callable[[], Any], list[tuple[Any, Any]]]:
     return make, [(x[k : k + size], y[k : k + size]) for k in range(0, STEPS * size, size)]
 
 
+def train(model: Any, batches: Sequence[tuple[Any, Any]]) -> tuple[list[float], list[int]]:
+    """The loss of each step, and the peak of each after the first, which traces."""
+    import tensorflow as tf
+
+    losses, peaks = [], list[int]()
+    for pair in batches:
+        tf.config.experimental.reset_memory_stats("CPU:0")
+        losses.append(float(model.train_on_batch(*pair)))
+        peaks.append(int(tf.config.experimental.get_memory_info("CPU:0")["peak"]))
+    return losses, peaks[1:]
+
+
+def measure_plain(request: dict) -> dict:
+    """The plain step's peak: steps differ, and the median counts."""
+    import tensorflow as tf
+
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    make, data = network(request["network"])
+    _, peaks = train(make(), data[:1] * (PLAIN_STEPS + 1))
+    return {"outcome": "measured", "plain_peak_bytes": int(statistics.median(peaks)), "peaks_bytes": peaks}
+
+
 def answer(request: dict) -> dict:
     """Train both from the same weights, and time them in turn."""
     import numpy as np
@@ -110,24 +138,17 @@ def answer(request: dict) -> dict:
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     make, data = network(request["network"])
 
-    def train(model: Any) -> tuple[list[float], int]:
-        """The losses, and the peak of the steps after the first, which traces."""
-        losses = [float(model.train_on_batch(*data[0]))]
-        tf.config.experimental.reset_memory_stats("CPU:0")
-        losses += [float(model.train_on_batch(*pair)) for pair in data[1:]]
-        return losses, int(tf.config.experimental.get_memory_info("CPU:0")["peak"])
-
     def seconds(model: Any) -> float:
         begun = time.perf_counter()
         model.train_on_batch(*data[0])
         return time.perf_counter() - begun
 
     plain = make()
-    wanted, plain_peak = train(plain)
+    wanted, _ = train(plain, data)
     expected = [v.numpy() for v in plain.variables]
     ours = make()
     resident = sum(v.numpy().nbytes for v in plain.variables)
-    budget = int(request["share"] * plain_peak) + resident  # the plain model lives beside ours
+    budget = request["budget_bytes"] + resident  # the plain model lives beside ours
     try:
         checkmate_tf.compile(
             ours, budget, data=data[0], time_limit=request["time_limit"], operators=request["way"], progress=False,
@@ -135,16 +156,14 @@ def answer(request: dict) -> dict:
         )  # fmt: skip
     except checkmate_tf.InfeasibleBudgetError as error:
         least = (error.minimum_bytes - resident) / 1e6
-        return {"outcome": FAILED, "reason": f"refused: at least {least:.0f} MB", "plain_peak_bytes": plain_peak}
-    found, peak = train(ours)
+        return {"outcome": "refused", "reason": f"refused: at least {least:.0f} MB"}
+    found, peaks = train(ours, data)
     report = ours.checkmate
     same = all(np.array_equal(a, b.numpy()) for a, b in zip(expected, ours.variables, strict=True))
     turns = [(seconds(plain), seconds(ours)) for _ in range(TURNS)]
     return {
         "outcome": "trained",
-        "budget_bytes": budget - resident,
-        "plain_peak_bytes": plain_peak,
-        "peak_bytes": peak - resident,
+        "peak_bytes": max(peaks) - resident,
         "predicted_bytes": report.predicted_peak_bytes,
         "equal": bool(same and found == wanted),
         "overhead": report.overhead,
@@ -179,6 +198,9 @@ def predict(request: dict) -> dict:
         "gap": report.schedule.gap,
         "encodings": " ".join(f"{count} {kind}" for kind, count in report.encodings.items()),
     }
+
+
+CHILDREN = {"plain": measure_plain, "train": answer, "predict": predict}
 
 
 def write_predicted(output: Path, cells: Sequence[dict]) -> None:
@@ -216,16 +238,16 @@ def write(options: Any) -> None:
         for share in sorted({c["share"] for c in cells if c["network"] == name}, reverse=True):
             by_way = {c["way"]: c for c in cells if (c["network"], c["share"]) == (name, share)}
             some = next(iter(by_way.values()))
-            budget = share * some["plain_peak_bytes"]
+            plain, budget = (some[k] / 1e6 for k in ("plain_peak_bytes", "budget_bytes"))
             texts = [_text(by_way[way]) if way in by_way else "not run" for way in WAYS]
-            lines.append((name, f"{share:.0%}: {budget / 1e6:.0f} MB", *texts))
-    text = markdown(("network", "budget", "operators as they are", "chosen"), lines)
+            lines.append((name, f"{plain:.0f} MB", f"{share:.0%}: {budget:.0f} MB", *texts))
+    text = markdown(("network", "plain peak", "budget", "operators as they are", "chosen"), lines)
     (options.output / "table.md").write_text(text + "\n")
     print(text)
 
 
 def _text(cell: dict) -> str:
-    if cell["outcome"] == FAILED:
+    if cell["outcome"] != "trained":
         return str(cell["reason"])
     codes = f"; {cell['encodings']}" if cell["encodings"] else ""
     equal = "" if cell["equal"] else ", **not equal**"

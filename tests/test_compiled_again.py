@@ -76,6 +76,30 @@ def test_the_same_optimizer_where_layers_have_the_losses():
     assert_same_state(plain, model)
 
 
+class SumOfThree(layers.Layer):
+    """Terms whose sum depends on their order, which is not that of their names."""
+
+    def call(self, x):
+        return tf.add_n([1e4 * tf.tanh(x), 1e-3 * tf.cos(x), tf.exp(x)]) / 1e4
+
+
+def _sums_of_three():
+    x = inputs = keras.Input((64, 8))
+    for _ in range(4):
+        x = SumOfThree()(layers.Dense(32)(x))
+    model = keras.Model(inputs, layers.GlobalAveragePooling1D()(layers.Dense(4, activation="softmax")(x)))
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    return model
+
+
+def test_terms_are_added_in_the_order_of_the_plain_step_when_grappler_was_set_off(request):
+    case = Case(_sums_of_three, DENSE.data, budget=0.8)
+    plain, model = make(case), compile_quickly(make(case), case)
+    request.getfixturevalue("no_grappler")
+    assert train(plain, case) == train(model, case)
+    assert_same_state(plain, model)
+
+
 def test_an_optimizer_that_was_replaced_is_let_go():
     model = compile_quickly(make(DENSE), DENSE)
     train(model, DENSE)

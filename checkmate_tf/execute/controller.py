@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from ..errors import BatchSizeError, CheckmateError, InfeasibleBudgetError, ModelError
 from ..report import Report
+from ..trace.sums import grappler_sorts
 from ..units import Budget, format_bytes
 from .distribution import Distribution
 from .frameworks import compiled_with, in_thread
@@ -56,7 +57,7 @@ class Controller:
     Attributes
     ----------
     plans : dict
-        Of the model as it is compiled now: by what is trained and the structure of the data.
+        Of the model as it is compiled now: by what is trained, the structure of the data and whether Grappler is on.
     earlier : list of Known
         All plans so far, without their steps: those of an optimizer that was replaced would keep its slots in memory.
     compiled_since : bool
@@ -93,7 +94,7 @@ class Controller:
         key = self._key(spec)
         if key not in self.plans:
             if self.earlier:
-                why = "for data of another structure or a changed model"
+                why = "for data of another structure, a changed model, or Grappler set on or off"
                 log.info("%s: planning again, %s: %s", self.model.name, why, spec)
             planned = in_thread(self._plan, spec) if tf.inside_function() else self._plan(spec)  # Keras is tracing
             key = self._key(spec)  # building the optimizer may have changed it
@@ -111,9 +112,10 @@ class Controller:
         return plan_step(self.plain_step, spec, self.batch_size, options, self.model.name, earlier, self.distribution)
 
     def _key(self, spec: Any) -> Any:
-        """Changes with the data's structure, and when a layer is frozen."""
+        """Changes with the data's structure, when a layer is frozen, and with the order in which terms are added."""
         structure = str(tf.nest.map_structure(lambda _: 0, spec))
-        return (_Same(tuple(self.model.trainable_variables)), tuple(tf.nest.flatten(spec)), structure)
+        trained = _Same(tuple(self.model.trainable_variables))
+        return (trained, tuple(tf.nest.flatten(spec)), structure, grappler_sorts())
 
     def _forget_compiled_before(self) -> None:
         """Drop all plans if the model was compiled again: their steps hold variables that nothing else needs."""

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from .ops import SUMS, inputs_of, is_source, view_of
 
-__all__ = ["emit_sum", "order_of_terms", "split_sums"]
+__all__ = ["emit_sum", "grappler_sorts", "order_of_terms", "split_sums"]
 
 _LEAST_TERMS = 3  # sums of fewer are left as they are
 _WIDTH = 8  # AddN's kernel adds so many terms to each other before it adds them to what it has
@@ -101,13 +101,18 @@ def order_of_terms(terms: Sequence[tf.Tensor]) -> list[int]:
         term before it sorts, the last bits may differ.
     """
     order = list(range(len(terms)))
-    if not tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False):
+    if grappler_sorts():
         order.sort(key=lambda k: _name(terms[k]))
     sources = [_source(t) for t in terms]
     usable = (j for j, k in enumerate(order) if not is_source(sources[k].op) and _count(sources, sources[k]) == 1)
     first = next(usable, 0)
     order[0], order[first] = order[first], order[0]
     return order
+
+
+def grappler_sorts() -> bool:
+    """Whether functions that are traced now will have their sums sorted: whether Grappler is on."""
+    return not tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False)
 
 
 def _source(t: tf.Tensor) -> tf.Tensor:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import keras
 import pytest
 from allocators import measures, steady
-from cases import DENSE, compile_quickly, make, train
+from cases import DENSE, Case, compile_quickly, make, train
+from keras import layers
 
 from checkmate_tf.errors import InfeasibleBudgetError
 from checkmate_tf.execute import fit, planner
@@ -96,6 +98,31 @@ def test_strict_order_is_not_measured_where_a_plan_that_fits_costs_as_little(mon
     assert others and not any(a.strict for a in others)
     most = int(0.98 * report.budget_bytes)
     assert calls == [None] + [most] * len(others)
+
+
+def _deep():
+    x = inputs = keras.Input((64, 8))
+    for _ in range(24):
+        x = layers.Dense(32, activation="tanh")(x)
+    model = keras.Model(inputs, layers.GlobalAveragePooling1D()(layers.Dense(4, activation="softmax")(x)))
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    return model
+
+
+def test_each_plan_measured_in_vain_makes_the_next_save_more(monkeypatch):
+    """Where one fits, another is worth a measurement for a percent of the step; after one in vain, for two."""
+    calls = []
+
+    def measure(job, plan, limit_bytes, most_bytes):
+        calls.append(limit_bytes)
+        return steady(evaluate(job.graph, plan).peak_bytes if len(calls) == 1 else job.most_bytes + 1)
+
+    monkeypatch.setattr(fit, "_measure", measure)
+    case = Case(_deep, DENSE.data, budget=0.85)
+    first, *others = compile_quickly(make(case), case, verify=True).checkmate.attempts
+    assert len(others) >= 2
+    for number, attempt in enumerate(others, 1):
+        assert 1 + attempt.overhead < (1 - 0.01 * number) * (1 + first.overhead)
 
 
 def test_a_larger_plan_leaves_room_for_steps_that_differ(monkeypatch):

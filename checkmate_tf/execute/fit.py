@@ -33,7 +33,7 @@ log = logging.getLogger("checkmate_tf")
 
 _SHARE = 0.5  # of the seconds left for solving, for one target: measurements will ask for others
 _USED = 0.94  # share of the goal that is worth no further plan
-_WORTH = 0.01  # of the cost of a step: what another plan has to save
+_WORTH = 0.01  # of the cost of a step: what another plan has to save, as much again for each that was measured in vain
 _LOWER = 0.98  # share of the least peak predicted so far below which another plan is worth a measurement
 _NEAR = 1.1  # times the budget: other schedules with the least peak may lose less to the allocator's pieces
 _STRICT_COST = 1.1  # times the cost of a step: what one strict order may cost in parallelism, until it is measured
@@ -111,6 +111,8 @@ class _Search:
         The cheapest whose steps are expected to stay within the budget.
     strict_cost : float or None
         Times the seconds of a step: what strict order was measured to take; None before.
+    vain : int
+        Schedules that were measured though one fits, and are no better.
     """
 
     def __init__(self, job: Job, target: int, strict: bool) -> None:
@@ -119,6 +121,7 @@ class _Search:
         self.attempts: list[Attempt] = []
         self.best: Candidate | None = None
         self.strict_cost = job.strict_cost
+        self.vain = 0
         self._again: tuple[Schedule, Attempt] | None = None  # measured out of order, and now in strict order
         self._tried: set[tuple[bytes, bool]] = set()
         self._known: dict[int, Schedule | InfeasibleBudgetError] = {}  # target -> what came of it
@@ -159,6 +162,7 @@ class _Search:
         self._tried.add((schedule.sequence.tobytes(), self.strict))
         self.attempts.append(attempt)
         if peak is None:
+            self.vain += self.best is not None
             self.targets[self.strict] = min(schedule.peak_bytes, self.target) - job.budget_bytes // 10
             return
         if before is not None:
@@ -166,6 +170,8 @@ class _Search:
         fits = peak.sure_bytes <= job.most_bytes
         if fits and self._is_best(schedule):
             self.best = Candidate(schedule, limit, peak)
+        elif self.best is not None:
+            self.vain += 1
         unsteady = peak.sure_bytes - peak.bytes > _UNSTEADY * peak.bytes
         doubtful = unsteady if fits else self._pays(schedule, strict=True)
         if self.strict_cost is None and not self.strict and True in job.orders and doubtful:
@@ -188,7 +194,7 @@ class _Search:
         if self.best is None:
             return True
         least = self._cost(self.best.schedule, not self.best.limit_bytes)
-        return self._cost(schedule, strict) < (1 - _WORTH) * least
+        return self._cost(schedule, strict) < (1 - (1 + self.vain) * _WORTH) * least
 
     def _is_best(self, schedule: Schedule) -> bool:
         """Whether a schedule that fits costs less than the best so far, or no more and in strict order."""

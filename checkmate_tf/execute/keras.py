@@ -15,7 +15,7 @@ from ..costs import CostSpec
 from ..errors import ModelError
 from ..graph import Graph
 from ..units import parse_budget
-from .choose import check_operators
+from .codes import check_operators
 from .controller import Controller, batch_errors, build_training
 from .distribution import distribution_of
 from .frameworks import as_called, framework_of, is_compiled

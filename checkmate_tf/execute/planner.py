@@ -24,7 +24,7 @@ from ..trace.static import StaticStep, with_static_batch
 from ..trace.step import TracedStep, trace_step
 from ..units import Budget
 from .berths import keep_berths
-from .choose import Choice, choose_encodings
+from .codes import Choice, choose_encodings
 from .distribution import NOT_MEASURED, Distribution
 from .emit import emit
 from .fit import NotMeasurable, fit, fit_given

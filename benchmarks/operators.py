@@ -55,6 +55,7 @@ def main() -> None:
     shares = options.shares or (SHARES if options.full else QUICK_SHARES)
     if options.predicted:
         shares = options.shares or PREDICTED_SHARES
+    failed = []
     for name in () if options.draw else networks:
         run = partial(
             run_cells, __file__, options.output, seconds=lambda _: 1800.0, again=options.again, environment=BFC
@@ -65,6 +66,7 @@ def main() -> None:
         else:
             (plain,) = run([{"cell": f"plain-{name}", "run": "plain", "network": name}])
             if plain["outcome"] == FAILED:
+                failed.append(f"{name}'s plain step: {plain['reason']}")
                 continue
             peak = plain["plain_peak_bytes"]
             budgets = {s: {"plain_peak_bytes": peak, "budget_bytes": int(s * peak)} for s in shares}
@@ -72,6 +74,8 @@ def main() -> None:
         kind = "cell-predicted" if options.predicted else "cell"
         run([{"cell": f"{kind}-{name}-{c['way']}-{c['share']:g}", **c} for c in cells])
     write(options)
+    if failed:
+        raise SystemExit("\n".join(failed))
 
 
 def network(name: str) -> tuple[Callable[[], Any], list[tuple[Any, Any]]]:

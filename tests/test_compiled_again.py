@@ -100,6 +100,23 @@ def test_terms_are_added_in_the_order_of_the_plain_step_when_grappler_was_set_of
     assert_same_state(plain, model)
 
 
+def test_grappler_may_be_set_on_and_off_while_the_model_trains(request):
+    """The train function that was traced for one order gives way, and the report is that of the plan that runs."""
+    case = Case(_sums_of_three, DENSE.data, budget=0.8)
+    request.getfixturevalue("no_grappler")
+    plain, model = make(case), compile_quickly(make(case), case)
+    controller = model._checkmate_controller
+    x, y = case.data(2 * BATCH)
+    for off in (False, True, True, False):
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": off})
+        for more in ({}, {"sample_weight": np.ones(len(x), "float32")}):
+            for each in (plain, model):
+                each.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0, **more)
+            assert_same_state(plain, model)
+            assert controller.key[-1] is not off and model.checkmate is controller.plans[controller.key].report
+    assert len(controller.plans) == 4
+
+
 def test_an_optimizer_that_was_replaced_is_let_go():
     model = compile_quickly(make(DENSE), DENSE)
     train(model, DENSE)

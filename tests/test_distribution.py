@@ -50,9 +50,9 @@ def test_the_report_is_of_one_replica(mirrored):
     assert "batch 8, on each of 2 devices" in report["text"] and "not measured: replicas on one CPU" in report["text"]
 
 
-def test_every_replica_keeps_its_budget(mirrored):
-    """Side by side, two plain replicas take up to 3.8 MB here, ours 1.4 to 2.0, one plain replica alone 2.0."""
-    assert mirrored["peak"] <= 2 * mirrored["report"]["budget_bytes"]
+def test_replicas_take_what_their_plans_take(mirrored):
+    """Side by side, two plain replicas take up to 3.8 MB here, one alone 2.1 and its variables; ours 1.4 to 2.0 MB."""
+    assert mirrored["peak"] <= 2 * mirrored["report"]["predicted_peak_bytes"]
 
 
 @pytest.mark.feature(

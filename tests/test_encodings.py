@@ -6,13 +6,18 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from allocators import crowd, steady
 from cases import CASES, DENSE, Case, assert_same_state, compile_quickly, images, make, program_of, train
 from keras import layers
 from tensorflow.python.ops import gen_nn_ops
 
 import checkmate_tf
 from checkmate_tf.errors import InfeasibleBudgetError, OperatorsError
+from checkmate_tf.execute import fit, planner
 from checkmate_tf.execute.emit import Emission
+from checkmate_tf.execute.fit import WORTH
+from checkmate_tf.execute.job import SURE
+from checkmate_tf.plan import evaluate
 from checkmate_tf.schedule import keep_all
 from checkmate_tf.trace.encodings import encoded, find_encodings, pack_bits, place_in_window, to_place, unpack_bits
 from checkmate_tf.trace.ops import inputs_of
@@ -211,6 +216,42 @@ def test_choice_is_no_worse_on_other_models(name, no_grappler):
     assert chosen.checkmate.overhead <= model.checkmate.overhead + 0.02
     assert train(chosen, case) == train(plain, case)
     assert_same_state(chosen, plain)
+
+
+def _codes_lose(monkeypatch, lost_bytes):
+    """Let the device's allocator lose so much more to pieces where gradients read codes."""
+
+    def measure(job, plan, limit_bytes, most_bytes):
+        return steady(evaluate(job.graph, plan).peak_bytes + (lost_bytes if job.codes else 0))
+
+    monkeypatch.setattr(fit, "_measure", measure)
+
+
+def test_codes_for_which_the_device_takes_more_than_they_save_are_taken_back(monkeypatch, no_grappler):
+    for lost in (2_000_000, 10**8):
+        _codes_lose(monkeypatch, lost)
+        default, chosen = (
+            compile_quickly(make(VGG), VGG, verify=True, budget=0.85, operators=way).checkmate
+            for way in ("default", "choose")
+        )
+        assert chosen.overhead <= default.overhead + WORTH
+        assert chosen.sure_bytes <= SURE * chosen.budget_bytes
+        assert bool(chosen.encodings) == (len(chosen.schedule.graph) > len(default.schedule.graph))
+
+
+def test_what_trains_over_the_budget_goes_on_without_codes_if_nothing_fits_with_them(monkeypatch, no_grappler):
+    _codes_lose(monkeypatch, 2_400_000)
+    monkeypatch.setattr(planner, "_cheaper", lambda coded, best, plain: (coded, best))
+    model = compile_quickly(make(VGG), VGG, verify=True, budget=9_500_000, operators="choose")
+    first = model.checkmate
+    assert first.encodings
+    crowd(monkeypatch, [first.sure_bytes + 1_500_000])
+    plain = make(VGG)
+    assert train(plain, VGG) == train(model, VGG)
+    assert_same_state(plain, model)
+    again = model.checkmate
+    assert not again.encodings and again.replanned == 1 and again.measured_peak_bytes < first.measured_peak_bytes
+    assert again.plain_cost is None and 0 < again.overhead == again.schedule.overhead
 
 
 def test_a_mask_that_is_an_input_is_left_alone():

@@ -13,6 +13,7 @@ from schedules import QUICK, SPEC, step
 import checkmate_tf
 from checkmate_tf.errors import InfeasibleBudgetError
 from checkmate_tf.execute import planner
+from checkmate_tf.execute.job import Job, PlanOptions
 from checkmate_tf.execute.measure import HOW_TO_MEASURE, Device, find_device
 from checkmate_tf.units import parse_budget
 
@@ -100,10 +101,11 @@ def test_the_same_schedule_serves_an_equal_graph():
 
 @pytest.mark.parametrize(("with_codes", "without"), [(5, 7), (7, 5)])
 def test_a_refusal_names_the_least_budget_of_both_ways(monkeypatch, with_codes, without):
-    plain, coded = (SimpleNamespace(options=SimpleNamespace(operators="choose")) for _ in range(2))
+    options = PlanOptions(operators="choose")
+    plain, coded = (Job(None, None, 3, None, options, {}, codes=codes) for codes in (0, 1))
 
     def fit(job):
-        least = without if job is plain else with_codes
+        least = with_codes if job.codes else without
         raise InfeasibleBudgetError(f"at least {least}", 3, least, proven=False)
 
     monkeypatch.setattr(planner, "choose_encodings", lambda *_: planner.Choice(coded, (object(),)))

@@ -64,6 +64,8 @@ class Controller:
         Whether the model was compiled again since this stands in for its step.
     key : key of `plans`, or None
         The plan that trains, as far as it is known: that of the last trace, or of the iterator that came last.
+    sorts : bool or None
+        Whether Grappler was on when the train function was made; it is made again for another order of terms.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Controller:
         self.plans: dict[Any, PlannedStep] = {}
         self.earlier: list[Known] = []
         self.key: Any = None
+        self.sorts: bool | None = None
         self.unfit = 0  # least peak, bytes, for which no plan could be made
         self.attached = self.compiled_since = False
         self.before: dict[str, Any] = {}
@@ -95,7 +98,10 @@ class Controller:
         if key not in self.plans:
             if self.earlier:
                 why = "for data of another structure, a changed model, or Grappler set on or off"
-                log.info("%s: planning again, %s: %s", self.model.name, why, spec)
+                kept = self.options.schedule is None
+                more = "" if kept else f", without {self.options.schedule}, which was for the first plan"
+                level = logging.INFO if kept else logging.WARNING
+                log.log(level, "%s: planning again, %s%s: %s", self.model.name, why, more, spec)
             planned = in_thread(self._plan, spec) if tf.inside_function() else self._plan(spec)  # Keras is tracing
             key = self._key(spec)  # building the optimizer may have changed it
             self.plans[key] = planned
@@ -177,6 +183,9 @@ class Controller:
         def make_train_function(force: bool = False) -> Any:
             if not force:
                 self.make_room()
+            if self.sorts != grappler_sorts():  # a trace keeps the order of terms that it was made with
+                _put(model, "train_function", None)
+                self.sorts = grappler_sorts()
             self._make_plainly(make, force)
             if not getattr(model.train_function, "checkmate", False):
                 _put(model, "train_function", _guard(model.train_function, self.runs, self.watch))

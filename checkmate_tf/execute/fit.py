@@ -27,13 +27,13 @@ from .solving import solve_least, solve_once, solving_seconds
 from .spec import examples
 from .xla import emit_compiled
 
-__all__ = ["NotMeasurable", "fit", "fit_given"]
+__all__ = ["WORTH", "NotMeasurable", "fit", "fit_given"]
 
 log = logging.getLogger("checkmate_tf")
 
 _SHARE = 0.5  # of the seconds left for solving, for one target: measurements will ask for others
 _USED = 0.94  # share of the goal that is worth no further plan
-_WORTH = 0.01  # of the cost of a step: what another plan has to save, as much again for each that was measured in vain
+WORTH = 0.01  # of the cost of a step: what another plan has to save, as much again for each that was measured in vain
 _LOWER = 0.98  # share of the least peak predicted so far below which another plan is worth a measurement
 _NEAR = 1.1  # times the budget: other schedules with the least peak may lose less to the allocator's pieces
 _STRICT_COST = 1.1  # times the cost of a step: what one strict order may cost in parallelism, until it is measured
@@ -176,7 +176,7 @@ class _Search:
         doubtful = unsteady if fits else self._pays(schedule, strict=True)
         if self.strict_cost is None and not self.strict and True in job.orders and doubtful:
             self._again = schedule, attempt
-        if fits and schedule.overhead < _WORTH:
+        if fits and schedule.overhead < WORTH:
             self.targets = {}
         elif fits and peak.sure_bytes >= _USED * job.goal_bytes:  # a larger target is not worth a plan
             self.targets.pop(self.strict, None)
@@ -194,7 +194,7 @@ class _Search:
         if self.best is None:
             return True
         least = self._cost(self.best.schedule, not self.best.limit_bytes)
-        return self._cost(schedule, strict) < (1 - (1 + self.vain) * _WORTH) * least
+        return self._cost(schedule, strict) < (1 - (1 + self.vain) * WORTH) * least
 
     def _is_best(self, schedule: Schedule) -> bool:
         """Whether a schedule that fits costs less than the best so far, or no more and in strict order."""

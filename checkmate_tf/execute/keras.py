@@ -230,7 +230,9 @@ def gradient_function(
     @functools.wraps(gradients)
     def guarded(x: Any, y: Any) -> tuple[tf.Tensor, list[Any]]:
         with batch_errors():
-            return function(x, y)
+            result = function(x, y)
+        guarded.checkmate = controller.report  # type: ignore[attr-defined]
+        return result
 
     guarded.checkmate = planned.report  # type: ignore[attr-defined]
     return guarded

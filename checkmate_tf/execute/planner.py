@@ -27,11 +27,11 @@ from .berths import keep_berths
 from .codes import Choice, choose_encodings
 from .distribution import NOT_MEASURED, Distribution
 from .emit import emit
-from .fit import NotMeasurable, fit, fit_given
+from .fit import WORTH, NotMeasurable, fit, fit_given
 from .job import SURE, Candidate, Job, PlanOptions, timed
 from .measure import HOW_TO_MEASURE, Device, find_device
 from .region import reserve
-from .solving import solving_seconds
+from .solving import solve_once, solving_seconds
 from .xla import emit_compiled
 
 __all__ = ["Known", "PlannedStep", "expected_peak_bytes", "plan_again", "plan_step", "step_graph"]
@@ -40,6 +40,7 @@ log = logging.getLogger("checkmate_tf")
 
 _BATCHES = 8  # to have berths for: `fit` on arrays keeps six ready, and gradients of about the size lie there, too
 _BERTHS = 0.2  # of the budget, at most
+_TRIES = 2  # plans without codes to measure, where one with them fits
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +55,10 @@ class Known:
 
 @dataclass(frozen=True, eq=False)
 class PlannedStep:
-    """A plan for one structure of data, ready to be emitted."""
+    """A plan for one structure of data, ready to be emitted.
+
+    Where gradients read codes, `without` is the step without them, for a budget that comes to be too small with them.
+    """
 
     program: Program
     schedule: Schedule
@@ -62,6 +66,7 @@ class PlannedStep:
     batch_size: int
     limit_bytes: int
     jit_compile: bool = False
+    without: tuple[Program, Graph] | None = None
 
     @property
     def known(self) -> Known:
@@ -157,7 +162,8 @@ def plan_step(
         plain_cost=graph.base_cost if chosen.encodings else None,
     )
     log.info("%s", report)
-    return PlannedStep(program, schedule, report, batch_size, best.limit_bytes, options.jit_compile)
+    without = (job.program, job.graph) if chosen.encodings else None
+    return PlannedStep(program, schedule, report, batch_size, best.limit_bytes, options.jit_compile, without)
 
 
 def _chosen_and_fitted(job: Job, tracing: _Tracing, saved: dict[str, Any] | None) -> tuple[Choice, Candidate]:
@@ -169,16 +175,42 @@ def _chosen_and_fitted(job: Job, tracing: _Tracing, saved: dict[str, Any] | None
             return chosen, best
     elif job.options.operators == "choose":
         chosen = choose_encodings(job, tracing.program)
+    if not chosen.encodings:
+        return chosen, fit(job)
     try:
-        return chosen, fit(chosen.job)
+        best = fit(chosen.job)
     except InfeasibleBudgetError as error:
-        if not chosen.encodings:
-            raise
         log.warning("%s: planning without codes, since with them: %s", tracing.name, error)
         try:
-            return Choice(job, ()), fit(job)
+            return Choice(job, ()), fit(_with_time(job))
         except InfeasibleBudgetError as without:
             raise min(error, without, key=lambda e: e.minimum_bytes) from None
+    return _cheaper(chosen, best, Choice(job, ()))
+
+
+def _cheaper(coded: Choice, best: Candidate, plain: Choice) -> tuple[Choice, Candidate]:
+    """The plan with codes, or one without them that costs less.
+
+    Codes were chosen for the first target, and measurements may have raised it since, or found that codes save less
+    than was predicted. So where a plan without them might cost less, if the device lost nothing, a few are measured.
+    """
+    job = _with_time(plain.job)
+    room, worth = (job.most_bytes, WORTH) if job.measure else (job.budget_bytes, 0.0)
+    try:
+        with timed(job.seconds, "solve"):
+            found = solve_once(job.graph, room, job.options, job.seconds)
+        if found.cost >= (1 - worth) * best.schedule.cost:
+            return coded, best
+        without = fit(replace(job, options=replace(job.options, tries=_TRIES)))
+    except InfeasibleBudgetError:
+        return coded, best
+    return (plain, without) if without.schedule.cost < best.schedule.cost else (coded, best)
+
+
+def _with_time(job: Job) -> Job:
+    """The same job with as many seconds for solving as it began with, though others were spent."""
+    limit = solving_seconds(job.seconds) + job.options.time_limit
+    return replace(job, options=replace(job.options, time_limit=limit))
 
 
 def _unmeasured(job: Job, error: NotMeasurable) -> Job:
@@ -271,6 +303,14 @@ def plan_again(
         best = fit(job, target, strict=steady)
     except NotMeasurable as error:
         best = fit(_unmeasured(job, error))
+    except InfeasibleBudgetError:
+        if planned.without is None:
+            raise
+        program, graph = planned.without
+        job = _with_time(replace(job, program=program, graph=graph, codes=0, plain_cost=None))
+        best = fit(job, target, strict=steady)
+        report = replace(report, encodings={}, plain_cost=None)
+        planned = replace(planned, program=program, without=None)
     again = replace(
         report,
         predicted_peak_bytes=best.schedule.peak_bytes,

@@ -111,7 +111,7 @@ def order_of_terms(terms: Sequence[tf.Tensor]) -> list[int]:
 
 
 def grappler_sorts() -> bool:
-    """Whether functions that are traced now will have their sums sorted: whether Grappler is on."""
+    """Whether functions that are called now for the first time have their sums sorted: whether Grappler is on."""
     return not tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False)
 
 

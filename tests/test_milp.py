@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from bruteforce import least_cost, least_staged_cost
-from graphs import chain, paper_chain, random_graphs, resnet
+from graphs import chain, paper_chain, random_graphs, resnet, transformer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +18,7 @@ from checkmate_tf.graph import Graph
 from checkmate_tf.plan import evaluate
 from checkmate_tf.schedule import Schedule, keep_all
 from checkmate_tf.solvers import Milp, cpsat, gurobi, mathopt, ortools, solve_milp
-from checkmate_tf.strategies import SolveOptions, solve
+from checkmate_tf.strategies import SolveOptions, rounding, solve
 from checkmate_tf.strategies.formulation import problem9
 from checkmate_tf.strategies.milp import unpartitioned
 from checkmate_tf.strategies.rounding import (
@@ -176,6 +176,18 @@ def test_rounded_schedules_fit_and_are_bounded(strategy):
     assert schedule.lower_bound == pytest.approx(22.0)  # the relaxation; the optimum is 26
     assert schedule.cost >= 26.0
     assert schedule.solver == "glop"
+
+
+@pytest.mark.parametrize(("graph", "share"), [(resnet(8), 0.8), (transformer(2), 0.7)], ids=["resnet", "transformer"])
+def test_values_are_kept_where_the_rounded_optimum_does_not_fit(graph, share, monkeypatch):
+    budget = int(share * keep_all(graph).peak_bytes)
+    options = SolveOptions(time_limit=30.0, solver="glop")
+    schedule = solve(graph, budget, "lp-rounding", options)
+    assert schedule.peak_bytes <= budget
+    assert schedule.lower_bound <= solve(graph, budget, "checkmate", options).cost <= schedule.cost
+    monkeypatch.setattr(rounding, "KEEPING", 0.0)
+    with pytest.raises(InfeasibleBudgetError, match="rounded schedule does not fit"):
+        solve(graph, budget, "lp-rounding", options)
 
 
 def test_a_rounded_schedule_that_does_not_fit_is_an_error():

@@ -160,16 +160,16 @@ def pace(request: dict, operators: Any, graph: Any) -> dict:
     begun = time.perf_counter()
     try:
         if system == "problem9":
-            cost = problem9_alone(graph, budget, options).cost
+            schedule = problem9_alone(graph, budget, options)
         elif system == "monet":
-            cost = monet(operators, budget, options, inexact=True).schedule.cost
+            schedule = monet(operators, budget, options, inexact=True).schedule
         else:
-            cost = solve(graph, budget, system, options).cost
+            schedule = solve(graph, budget, system, options)
     except InfeasibleBudgetError as error:
         found = {"outcome": "proved too small" if error.proven else "nothing", "reason": str(error)}
     else:
-        found = {"outcome": "solved", "cost": cost, "overhead": cost / graph.base_cost - 1}
-        seen.append((round(time.perf_counter() - begun, 2), cost, seen[-1][2] if seen else 0.0))
+        found = {"outcome": "solved", "cost": schedule.cost, "overhead": schedule.cost / graph.base_cost - 1}
+        seen.append((round(time.perf_counter() - begun, 2), schedule.cost, schedule.lower_bound))
     finite = [[value if math.isfinite(value) else None for value in point] for point in seen]
     shared = {"budget_bytes": budget, "plain_bytes": keep_all(graph).peak_bytes, "base_cost": graph.base_cost}
     return {**shared, **found, "course": finite, "seconds": time.perf_counter() - begun}

@@ -112,6 +112,8 @@ class _Search:
             self._solve(self.best[0].choice, self.left)
             if self.best[1].cost >= before * (1 - _BETTER):
                 break
+        if self.best is not None and self.best[1].gap > self.options.gap:  # solved in a share of the time
+            self._solve(self.best[0].choice, self.left, again=True)
         if self.best is None:
             raise self._infeasible()
         chosen, schedule = self.best
@@ -134,9 +136,9 @@ class _Search:
     def _weight(self, way: Implementation) -> tuple[float, ...]:
         return (float(self.operators.graph.sizes[list(way.inputs)].sum()) + way.workspace, way.cost)
 
-    def _solve(self, choice: Mapping[int, int], seconds: float) -> None:
+    def _solve(self, choice: Mapping[int, int], seconds: float, again: bool = False) -> None:
         chosen = self.operators.choose(choice)
-        if chosen.choice in self.solved:
+        if again and seconds <= _LEAST or not again and chosen.choice in self.solved:
             return
         self.solved.append(chosen.choice)
         try:

@@ -117,6 +117,30 @@ def test_grappler_may_be_set_on_and_off_while_the_model_trains(request):
     assert len(controller.plans) == 4
 
 
+def test_a_gradient_function_follows_grappler_and_reports_the_plan_that_ran(request):
+    case = Case(_sums_of_three, DENSE.data, budget=0.8)
+    model, loss = make(case), "sparse_categorical_crossentropy"
+    settings = {"costs": "flops", "gap": 1.0, "verify": False, "progress": False}
+    ours = checkmate_tf.gradient_function(model, loss, budget=0.8, batch_size=BATCH, **settings)
+    x, y = map(tf.constant, case.data(BATCH))
+
+    @tf.function(autograph=False)
+    def plainly(x, y):
+        with tf.GradientTape() as tape:
+            value = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, model(x, training=True)))
+        return value, tape.gradient(value, model.trainable_variables)
+
+    reports = []
+    for labels in (tf.cast(y, tf.int32), tf.cast(y, tf.int64), tf.cast(y, tf.int32)):
+        ours(x, labels)
+        reports.append(ours.checkmate)
+    assert reports[0] is reports[2] is not reports[1]
+    request.getfixturevalue("no_grappler")
+    expected, found = plainly(x, y), ours(x, y)
+    bits = lambda values: [t.numpy().tobytes() for t in tf.nest.flatten(values)]  # noqa: E731 - a short callback
+    assert bits(found) == bits(expected)
+
+
 def test_an_optimizer_that_was_replaced_is_let_go():
     model = compile_quickly(make(DENSE), DENSE)
     train(model, DENSE)

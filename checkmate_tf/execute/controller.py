@@ -261,12 +261,19 @@ class Controller:
     def runs(self, data: Any) -> None:
         """Note which plan serves the data that `fit` trains on next, where an iterator tells it before."""
         try:
-            key = self._key(open_batch(data.element_spec))
+            changed = self.note(data.element_spec)
         except (AttributeError, CheckmateError):  # batches one by one, or of replicas
             return
-        if key in self.plans and key != self.key:
-            self.key = key
+        if changed:
             _put(self.model, "checkmate", self.report)
+
+    def note(self, spec: Any) -> bool:
+        """Note that the plan for such batches trains, if there is one; whether that is another than before."""
+        key = self._key(open_batch(spec))
+        changed = key in self.plans and key != self.key
+        if changed:
+            self.key = key
+        return changed
 
     def watch(self) -> None:
         """Note the device's peak while training; over the budget, plan again with the difference taken off."""

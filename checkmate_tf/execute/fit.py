@@ -27,7 +27,7 @@ from .solving import solve_least, solve_once, solving_seconds
 from .spec import examples
 from .xla import emit_compiled
 
-__all__ = ["WORTH", "NotMeasurable", "fit", "fit_given"]
+__all__ = ["WORTH", "NotMeasurable", "expected_cost", "fit", "fit_given"]
 
 log = logging.getLogger("checkmate_tf")
 
@@ -86,6 +86,12 @@ def fit(job: Job, target: int | None = None, strict: bool = False) -> Candidate:
     if search.best is None:
         raise search.unkept()
     return replace(search.best, strict_cost=search.strict_cost)
+
+
+def expected_cost(schedule: Schedule, strict: bool, strict_cost: float | None) -> float:
+    """What a schedule costs, with what strict order takes: so many times the seconds of a step, or not measured yet."""
+    times = _STRICT_COST if strict_cost is None else strict_cost
+    return schedule.cost * times if strict and times > _SAME else schedule.cost
 
 
 class _Search:
@@ -185,9 +191,7 @@ class _Search:
             self.targets[self.strict] = most - (peak.sure_bytes - schedule.peak_bytes)
 
     def _cost(self, schedule: Schedule, strict: bool) -> float:
-        """What a schedule costs, with what strict order takes."""
-        times = _STRICT_COST if self.strict_cost is None else self.strict_cost
-        return schedule.cost * times if strict and times > _SAME else schedule.cost
+        return expected_cost(schedule, strict, self.strict_cost)
 
     def _pays(self, schedule: Schedule, strict: bool) -> bool:
         """Whether a schedule, if it fits, would cost enough less than the best so far to be worth a measurement."""

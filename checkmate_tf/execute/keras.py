@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
@@ -12,8 +13,9 @@ import keras
 import tensorflow as tf
 
 from ..costs import CostSpec
-from ..errors import ModelError
+from ..errors import CheckmateError, ModelError
 from ..graph import Graph
+from ..trace.sums import grappler_sorts
 from ..units import parse_budget
 from .codes import check_operators
 from .controller import Controller, batch_errors, build_training
@@ -223,14 +225,18 @@ def gradient_function(
         controller = Controller(model, options, batch_size, as_called(model, gradients))
         planned = controller.plan(spec)
 
-    @tf.function(autograph=False, reduce_retracing=True)
-    def function(x: Any, y: Any) -> tuple[tf.Tensor, list[Any]]:
-        return controller.step((x, y))
+    functions: dict[bool, Callable[..., tuple[tf.Tensor, list[Any]]]] = {}  # a trace keeps its order of terms
 
     @functools.wraps(gradients)
     def guarded(x: Any, y: Any) -> tuple[tf.Tensor, list[Any]]:
+        sorts = grappler_sorts()
+        if sorts not in functions:
+            step = lambda x, y: controller.step((x, y))  # noqa: E731 - a short callback
+            functions[sorts] = tf.function(step, autograph=False, reduce_retracing=True)
         with batch_errors():
-            result = function(x, y)
+            result = functions[sorts](x, y)
+        with contextlib.suppress(CheckmateError, TypeError, ValueError):  # the plan of the last trace, then
+            controller.note(tf.nest.map_structure(tf.type_spec_from_value, (x, y)))
         guarded.checkmate = controller.report  # type: ignore[attr-defined]
         return result
 

@@ -27,7 +27,7 @@ from .berths import keep_berths
 from .codes import Choice, choose_encodings
 from .distribution import NOT_MEASURED, Distribution
 from .emit import emit
-from .fit import WORTH, NotMeasurable, fit, fit_given
+from .fit import WORTH, NotMeasurable, expected_cost, fit, fit_given
 from .job import SURE, Candidate, Job, PlanOptions, timed
 from .measure import HOW_TO_MEASURE, Device, find_device
 from .region import reserve
@@ -194,17 +194,26 @@ def _cheaper(coded: Choice, best: Candidate, plain: Choice) -> tuple[Choice, Can
     Codes were chosen for the first target, and measurements may have raised it since, or found that codes save less
     than was predicted. So where a plan without them might cost less, if the device lost nothing, a few are measured.
     """
-    job = _with_time(plain.job)
+    job = replace(_with_time(plain.job), strict_cost=best.strict_cost)
     room, worth = (job.most_bytes, WORTH) if job.measure else (job.budget_bytes, 0.0)
+    most = (1 - worth) * _expected_cost(best)
+    if job.graph.base_cost >= most:
+        return coded, best
     try:
         with timed(job.seconds, "solve"):
             found = solve_once(job.graph, room, job.options, job.seconds)
-        if found.cost >= (1 - worth) * best.schedule.cost:
+        if expected_cost(found, job.orders == (True,), job.strict_cost) >= most:
             return coded, best
+        if not job.measure:
+            return plain, Candidate(found, job.limit_bytes(found), None)
         without = fit(replace(job, options=replace(job.options, tries=_TRIES)))
-    except InfeasibleBudgetError:
+    except (InfeasibleBudgetError, NotMeasurable):
         return coded, best
-    return (plain, without) if without.schedule.cost < best.schedule.cost else (coded, best)
+    return (plain, without) if _expected_cost(without) < _expected_cost(best) else (coded, best)
+
+
+def _expected_cost(best: Candidate) -> float:
+    return expected_cost(best.schedule, not best.limit_bytes, best.strict_cost)
 
 
 def _with_time(job: Job) -> Job:
@@ -282,7 +291,6 @@ def plan_again(
     """
     program, report, graph, device = planned.program, planned.report, planned.schedule.graph, _device(distribution)
     seconds = dict(report.seconds)
-    options = replace(options, time_limit=solving_seconds(seconds) + options.time_limit)
     resident = max(0, _foreign_bytes(program, device) - report.foreign_bytes)  # part of every measurement from now on
     reserve = max(0, peak_bytes - (report.sure_bytes or report.predicted_peak_bytes) - resident)
     job = Job(
@@ -297,18 +305,24 @@ def plan_again(
         plain_cost=report.plain_cost,
         strict_cost=report.strict_cost,
     )
+    job = _with_time(job)
     target = planned.schedule.peak_bytes - (peak_bytes - int(SURE * report.budget_bytes))
     steady = True in job.orders and not (expected and planned.limit_bytes)  # out of order steps took more than expected
+
+    def fitted(job: Job) -> Candidate:
+        try:
+            return fit(job, target, strict=steady)
+        except NotMeasurable as error:
+            return fit(_unmeasured(job, error))
+
     try:
-        best = fit(job, target, strict=steady)
-    except NotMeasurable as error:
-        best = fit(_unmeasured(job, error))
+        best = fitted(job)
     except InfeasibleBudgetError:
         if planned.without is None:
             raise
         program, graph = planned.without
-        job = _with_time(replace(job, program=program, graph=graph, codes=0, plain_cost=None))
-        best = fit(job, target, strict=steady)
+        plain = replace(job, program=program, graph=graph, codes=0, plain_cost=None, options=options)
+        best = fitted(_with_time(plain))
         report = replace(report, encodings={}, plain_cost=None)
         planned = replace(planned, program=program, without=None)
     again = replace(

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -174,14 +175,15 @@ def _strategy(graph: Graph, budget_bytes: int, options: SolveOptions, name: str,
             f'{format_bytes(known)}; raise the {"budget" if solved else "time limit"}, or use strategy="checkmate"',
             budget_bytes, known, proven=False,
         )  # fmt: skip
-    rounded = _rounded(graph, S, seed)
-    best, left = _cheapest(rounded, budget_bytes), options.time_limit - (time.perf_counter() - begun)
+    best, smallest = _cheapest(_rounded(graph, S, seed), budget_bytes)
+    left = options.time_limit - (time.perf_counter() - begun)
     if best is None and left > _LEAST_SECONDS:
         _, S = _relaxed(graph, allowance, options, left, KEEPING)
-        rounded += [] if S is None else _rounded(graph, S, seed)
-        best = _cheapest(rounded, budget_bytes)
+        if S is not None:
+            best, other = _cheapest(_rounded(graph, S, seed), budget_bytes)
+            smallest = min(smallest, other)
     if best is None:
-        smallest = min(keep_all(graph).peak_bytes, *(s.peak_bytes for s in rounded))
+        smallest = min(smallest, keep_all(graph).peak_bytes)
         raise InfeasibleBudgetError(
             f"the rounded schedule does not fit the budget {format_bytes(budget_bytes)}: the smallest "
             f"{'of the draws ' if at_random else ''}needs {format_bytes(smallest)}; raise the budget to "
@@ -223,18 +225,21 @@ def _relaxed(
     return solution, None if solution.x is None else program.unpack(solution.x)[1]
 
 
-def _rounded(graph: Graph, S: Fractions, seed: int | None) -> list[Schedule]:
+def _rounded(graph: Graph, S: Fractions, seed: int | None) -> Iterator[Schedule]:
     """The rounded schedule, or several random ones if there is a seed."""
     if seed is None:
-        return [_completed(graph, S > 0.5)]
+        yield Schedule.from_matrices(graph, *least_computation(graph, S > 0.5))
+        return
     random = np.random.default_rng(seed)
-    return [_completed(graph, random.random(S.shape) < S) for _ in range(_DRAWS)]
+    for _ in range(_DRAWS):
+        yield Schedule.from_matrices(graph, *least_computation(graph, random.random(S.shape) < S))
 
 
-def _completed(graph: Graph, S: Matrix) -> Schedule:
-    return Schedule.from_matrices(graph, *least_computation(graph, S))
-
-
-def _cheapest(schedules: list[Schedule], budget_bytes: int) -> Schedule | None:
-    """The cheapest that fits, if any does."""
-    return min((s for s in schedules if s.peak_bytes <= budget_bytes), key=lambda s: s.cost, default=None)
+def _cheapest(schedules: Iterator[Schedule], budget_bytes: int) -> tuple[Schedule | None, int]:
+    """The cheapest that fits, if any does, and the least peak of all, bytes; one is in memory at a time."""
+    best, smallest = None, np.iinfo(np.int64).max
+    for schedule in schedules:
+        smallest = min(smallest, schedule.peak_bytes)
+        if schedule.peak_bytes <= budget_bytes and (best is None or schedule.cost < best.cost):
+            best = schedule
+    return best, int(smallest)

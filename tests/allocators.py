@@ -1,6 +1,11 @@
-"""Devices that measure what a test says: peaks of plans, and of steps in training."""
+"""Devices that measure what a test says: peaks of plans, and of steps in training.
+
+Their kernels take nothing for themselves, so what is predicted is the same on every machine.
+"""
 
 from __future__ import annotations
+
+import numpy as np
 
 from checkmate_tf.execute import fit, planner
 from checkmate_tf.execute.measure import Device
@@ -13,17 +18,36 @@ def steady(peak_bytes):
     return Peak(peak_bytes, peak_bytes, 1.0)
 
 
-def measures(monkeypatch, *extra):
-    """Let the device measure what is predicted and so many bytes more (None: out of memory); the last goes on."""
+def says(monkeypatch, measure):
+    """Let `measure(job, predicted_bytes, strict)` say what the device measures.
+
+    Returns the list of what `fit` asked for: the limit of computations out of order, and the most that will do.
+    """
     calls = []
 
-    def measure(job, plan, limit_bytes, most_bytes):
-        more = extra[min(len(calls), len(extra) - 1)]
-        calls.append(limit_bytes)
-        return None if more is None else steady(evaluate(job.graph, plan).peak_bytes + more)
+    def told(job, plan, limit_bytes, most_bytes):
+        calls.append((limit_bytes, most_bytes))
+        return measure(job, evaluate(job.graph, plan).peak_bytes, not limit_bytes)
 
-    monkeypatch.setattr(fit, "_measure", measure)
+    monkeypatch.setattr(planner, "op_workspaces", lambda ops, **_: np.zeros(len(ops), np.int64))
+    monkeypatch.setattr(fit, "_measure", told)
     return calls
+
+
+def measures(monkeypatch, *extra):
+    """Let the device measure what is predicted and so many bytes more (None: out of memory); the last goes on.
+
+    Returns the list of the limits that plans were measured with.
+    """
+    limits = []
+
+    def measure(job, predicted, strict):
+        more = extra[min(len(calls), len(extra)) - 1]
+        limits.append(calls[-1][0])
+        return None if more is None else steady(predicted + more)
+
+    calls = says(monkeypatch, measure)
+    return limits
 
 
 class Crowded(Device):

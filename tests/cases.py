@@ -85,7 +85,7 @@ def compile_quickly(model: keras.Model, case: Case, **options: Any) -> keras.Mod
         "budget": case.budget,
         "costs": "flops",
         "gap": 1.0,
-        "time_limit": 10,
+        "time_limit": 4,
         "progress": False,
         "verify": False,
     }

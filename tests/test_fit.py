@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import keras
 import pytest
-from allocators import measures, steady
+from allocators import measures, says, steady
+from budgets import peaks_of
 from cases import DENSE, Case, compile_quickly, make, train
 from keras import layers
 
@@ -14,15 +15,16 @@ from checkmate_tf.errors import InfeasibleBudgetError
 from checkmate_tf.execute import fit, planner
 from checkmate_tf.execute.job import Job, PlanOptions
 from checkmate_tf.execute.measure import Device
-from checkmate_tf.plan import evaluate
 from checkmate_tf.report import Peak
 
 pytestmark = pytest.mark.usefixtures("fresh_keras")
 
 
 def test_a_peak_over_the_budget_plans_again(monkeypatch):
-    measures(monkeypatch, 500_000, 500_000, 0)
-    report = compile_quickly(make(DENSE), DENSE, verify=True, budget="1.3MB").checkmate
+    peaks = peaks_of(DENSE)
+    lost = peaks.span(1.3)
+    measures(monkeypatch, lost, lost, 0)
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget=peaks.at(1.8)).checkmate
     first, strict, second = report.attempts[:3]
     assert first.measured_bytes > report.budget_bytes >= second.measured_bytes
     assert replace(first, strict=True) == strict
@@ -34,15 +36,13 @@ def test_a_peak_over_the_budget_plans_again(monkeypatch):
 def test_steps_that_differ_leave_room(monkeypatch):
     """A peak within the budget is not enough where the next step may take more."""
 
-    def measure(job, plan, limit_bytes, most_bytes):
-        peak = evaluate(job.graph, plan).peak_bytes
-        return Peak(peak, peak + 500_000, 1.0)
-
-    monkeypatch.setattr(fit, "_measure", measure)
-    report = compile_quickly(make(DENSE), DENSE, verify=True, budget="1.3MB").checkmate
+    peaks = peaks_of(DENSE)
+    more = peaks.span(1.3)
+    says(monkeypatch, lambda job, predicted, strict: Peak(predicted, predicted + more, 1.0))
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget=peaks.at(1.8)).checkmate
     first, last = report.attempts[0], report.attempts[-1]
     assert first.measured_bytes <= 0.98 * report.budget_bytes < first.peak.sure_bytes
-    assert report.sure_bytes == report.measured_peak_bytes + 500_000 <= 0.98 * report.budget_bytes
+    assert report.sure_bytes == report.measured_peak_bytes + more <= 0.98 * report.budget_bytes
     assert last.predicted_bytes < first.predicted_bytes
     assert "at most" in str(report) and report.to_dict()["attempts"][0]["sure_bytes"] == first.peak.sure_bytes
 
@@ -65,12 +65,14 @@ def test_computations_out_of_order_leave_room_in_the_budget(monkeypatch):
 def test_strict_order_where_it_takes_no_longer(monkeypatch, seconds, rest):
     """The first plan over the budget is measured in strict order, too; all others in the order that costs less."""
 
-    def measure(job, plan, limit_bytes, most_bytes):
-        peak = evaluate(job.graph, plan).peak_bytes + (500_000 if limit_bytes else 450_000)
-        return Peak(peak, peak, 1.0 if limit_bytes else seconds)
+    peaks = peaks_of(DENSE)
 
-    monkeypatch.setattr(fit, "_measure", measure)
-    report = compile_quickly(make(DENSE), DENSE, verify=True, budget="1.3MB").checkmate
+    def measure(job, predicted, strict):
+        peak = predicted + peaks.span(1.15 if strict else 1.3)
+        return Peak(peak, peak, seconds if strict else 1.0)
+
+    says(monkeypatch, measure)
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget=peaks.at(1.8)).checkmate
     first, second, *others = report.attempts
     assert not first.strict and second.strict and first.predicted_bytes == second.predicted_bytes
     assert first.target_bytes == second.target_bytes
@@ -84,20 +86,17 @@ def test_strict_order_where_it_takes_no_longer(monkeypatch, seconds, rest):
 
 def test_strict_order_is_not_measured_where_a_plan_that_fits_costs_as_little(monkeypatch):
     """Strict order is taken to cost a tenth of a step, which is more than there is to save."""
-    calls = []
 
-    def measure(job, plan, limit_bytes, most_bytes):
-        calls.append(most_bytes)
-        peak = evaluate(job.graph, plan).peak_bytes
-        return steady(peak if len(calls) == 1 else job.budget_bytes + peak)
+    def measure(job, predicted, strict):
+        return steady(predicted if len(calls) == 1 else job.budget_bytes + predicted)
 
-    monkeypatch.setattr(fit, "_measure", measure)
-    report = compile_quickly(make(DENSE), DENSE, verify=True, budget="1.4MB").checkmate
+    calls = says(monkeypatch, measure)
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget=peaks_of(DENSE).at(2.0)).checkmate
     first, *others = report.attempts
     assert 0.02 < first.overhead < 0.1 and report.overhead == first.overhead
     assert others and not any(a.strict for a in others)
     most = int(0.98 * report.budget_bytes)
-    assert calls == [None] + [most] * len(others)
+    assert [asked for _, asked in calls] == [None] + [most] * len(others)
 
 
 def _deep():
@@ -109,17 +108,18 @@ def _deep():
     return model
 
 
+DEEP = Case(_deep, DENSE.data)
+
+
 def test_each_plan_measured_in_vain_makes_the_next_save_more(monkeypatch):
     """Where one fits, another is worth a measurement for a percent of the step; after one in vain, for two."""
-    calls = []
 
-    def measure(job, plan, limit_bytes, most_bytes):
-        calls.append(limit_bytes)
-        return steady(evaluate(job.graph, plan).peak_bytes if len(calls) == 1 else job.most_bytes + 1)
+    def measure(job, predicted, strict):
+        return steady(predicted if len(calls) == 1 else job.most_bytes + 1)
 
-    monkeypatch.setattr(fit, "_measure", measure)
-    case = Case(_deep, DENSE.data, budget=0.85)
-    first, *others = compile_quickly(make(case), case, verify=True).checkmate.attempts
+    calls = says(monkeypatch, measure)
+    budget = peaks_of(DEEP).at(0.82)
+    first, *others = compile_quickly(make(DEEP), DEEP, verify=True, budget=budget).checkmate.attempts
     assert len(others) >= 2
     for number, attempt in enumerate(others, 1):
         assert 1 + attempt.overhead < (1 - 0.01 * number) * (1 + first.overhead)
@@ -127,13 +127,8 @@ def test_each_plan_measured_in_vain_makes_the_next_save_more(monkeypatch):
 
 def test_a_larger_plan_leaves_room_for_steps_that_differ(monkeypatch):
     """Aimed at what steps took, and not at what they may take, it would be over the budget."""
-
-    def measure(job, plan, limit_bytes, most_bytes):
-        peak = evaluate(job.graph, plan).peak_bytes
-        return Peak(peak, int(1.04 * peak), 1.0)
-
-    monkeypatch.setattr(fit, "_measure", measure)
-    report = compile_quickly(make(DENSE), DENSE, verify=True, budget="1.4MB").checkmate
+    says(monkeypatch, lambda job, predicted, strict: Peak(predicted, int(1.04 * predicted), 1.0))
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget=peaks_of(DENSE).at(2.0)).checkmate
     first, second = report.attempts[:2]
     assert first.peak.sure_bytes > first.measured_bytes == first.predicted_bytes
     room = first.peak.sure_bytes - first.predicted_bytes
@@ -142,27 +137,29 @@ def test_a_larger_plan_leaves_room_for_steps_that_differ(monkeypatch):
 
 
 def test_an_unsteady_plan_gives_way_to_strict_order(monkeypatch):
-    def measure(job, plan, limit_bytes, most_bytes):
-        peak = evaluate(job.graph, plan).peak_bytes
-        return Peak(peak, int(1.06 * peak) if limit_bytes else peak, 1.0)
+    def measure(job, predicted, strict):
+        return Peak(predicted, predicted if strict else int(1.06 * predicted), 1.0)
 
-    monkeypatch.setattr(fit, "_measure", measure)
+    says(monkeypatch, measure)
     report = compile_quickly(make(DENSE), DENSE, verify=True, budget="10GB").checkmate
     assert [a.strict for a in report.attempts] == [False, True]
     assert report.sure_bytes == report.measured_peak_bytes
 
 
 def test_the_order_whose_next_schedule_costs_less_comes_first(monkeypatch):
-    """Out of order pieces take as much again, in strict order none to speak of, and it takes little longer."""
+    """Out of order pieces take as much again, in strict order just too much, and it takes little longer."""
 
-    def measure(job, plan, limit_bytes, most_bytes):
-        peak = evaluate(job.graph, plan).peak_bytes
-        most = 2 * peak - job.graph.constant_bytes if limit_bytes else peak + 415_000
-        return Peak(most, most, 1.0 if limit_bytes else 1.004)
+    peaks = peaks_of(DENSE)
 
-    monkeypatch.setattr(fit, "_measure", measure)
+    def measure(job, predicted, strict):
+        first = job.attempts[0].predicted_bytes if job.attempts else predicted
+        too_much = job.most_bytes - first + peaks.span(0.05)
+        most = predicted + too_much if strict else 2 * predicted - job.graph.constant_bytes
+        return Peak(most, most, 1.004 if strict else 1.0)
+
+    says(monkeypatch, measure)
     monkeypatch.setattr(fit, "_SAME", 1.0)
-    report = compile_quickly(make(DENSE), DENSE, verify=True, budget="1.3MB").checkmate
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget=peaks.at(1.8)).checkmate
     first, *others = report.attempts
     assert not first.strict and len(others) > 1 and all(a.strict for a in others)
     assert report.overhead == min(a.overhead for a in others[1:]) > first.overhead
@@ -209,20 +206,22 @@ def test_near_the_budget_others_with_the_least_known_peak_are_tried(monkeypatch,
     """In the seconds that are left a search may name a far higher peak as the least than was known before."""
     asked, real = [], fit.solve_once
 
-    def measure(job, plan, limit_bytes, most_bytes):
+    peaks = peaks_of(DENSE)
+
+    def measure(job, predicted, strict):
         return steady(int((0.97 if len(job.attempts) > 2 else 1.05) * job.budget_bytes))
 
     def solve(graph, target, options, seconds):
         asked.append(target)
-        known = real(graph, 700_000, options, {})
+        known = real(graph, peaks.at(0.25), options, {})
         if len(asked) == 1 and measured:
             return known
         peak = known.peak_bytes if len(asked) == 1 else 2 * known.peak_bytes
         raise InfeasibleBudgetError("few seconds", target, peak, proven=False, sequence=known.sequence.tolist())
 
-    monkeypatch.setattr(fit, "_measure", measure)
+    says(monkeypatch, measure)
     monkeypatch.setattr(fit, "solve_once", solve)
-    report = compile_quickly(make(DENSE), DENSE, verify=True, budget="750kB").checkmate
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget=peaks.at(0.4)).checkmate
     assert len(asked) > 1 and len(report.attempts) > 2
     assert len({a.predicted_bytes for a in report.attempts}) == 1
 
@@ -235,13 +234,13 @@ def test_out_of_memory_every_time_is_refused(monkeypatch):
 
 
 def test_plans_near_a_hard_limit_keep_one_strict_order(monkeypatch):
-    limits = measures(monkeypatch, 0)
-    device = Device("CPU:0", 1_400_000, measurable=True)
+    limits, budget = measures(monkeypatch, 0), peaks_of(DENSE).at(1.8)
+    device = Device("CPU:0", int(1.08 * budget), measurable=True)
     monkeypatch.setattr(planner, "find_device", lambda: device)
-    report = compile_quickly(make(DENSE), DENSE, verify=True, budget="1.3MB").checkmate
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget=budget).checkmate
     assert all(a.strict for a in report.attempts) and set(limits) == {0}
     assert len(report.attempts) > 1 and all(a.target_bytes <= 0.8 * device.limit_bytes for a in report.attempts)
-    job = Job(None, None, 1_300_000, device, PlanOptions(), {})
+    job = Job(None, None, budget, device, PlanOptions(), {})
     assert job.orders == (True,)
     assert replace(job, options=PlanOptions(jit_compile=True)).orders == (False,)
-    assert replace(job, budget_bytes=1_000_000).orders == (False, True)
+    assert replace(job, budget_bytes=device.limit_bytes // 2).orders == (False, True)

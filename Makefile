@@ -6,7 +6,7 @@ SOLVER_TESTS := tests/test_bound.py tests/test_lifetimes.py tests/test_milp.py t
 TWO_AT_ONCE := --numprocesses 2 --dist worksteal
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench figures figures-full docs clean
+.PHONY: demo test test-matrix pytest pytest-solvers pytest-others lint bench figures figures-full docs clean
 
 $(STAMP): setup.py
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "checkmate_tf needs Python 3.11 or later: make PYTHON=python3.11 ...")'
@@ -23,10 +23,22 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+test: lint pytest
+
 # OR-Tools solves in a process without TensorFlow (with it, it can crash): as the package does, so do its tests.
-test: lint
-	$(BIN)/python -m pytest $(TWO_AT_ONCE) $(SOLVER_TESTS)
-	$(BIN)/python -m pytest $(TWO_AT_ONCE) $(SOLVER_TESTS:%=--ignore=%)
+# With RESULTS, a folder, outcomes are written there; MARKED chooses by markers.
+PYTEST = $(BIN)/python -m pytest $(TWO_AT_ONCE) $(if $(MARKED),-m "$(MARKED)")
+pytest: pytest-solvers pytest-others
+
+pytest-solvers:
+	$(PYTEST) $(if $(RESULTS),--junitxml=$(RESULTS)/solvers.xml) $(SOLVER_TESTS)
+
+pytest-others:
+	$(PYTEST) $(if $(RESULTS),--junitxml=$(RESULTS)/others.xml) $(SOLVER_TESTS:%=--ignore=%)
+
+# Hours. The suite and three networks on other processors, cores and versions: benchmarks/machines.py, docs/machines.md.
+test-matrix: $(STAMP)
+	$(BIN)/python benchmarks/machines.py
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/budget_holds.py --full

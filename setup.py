@@ -17,7 +17,7 @@ setup(
     package_dir={"checkmate_tf.data": "data"},
     package_data={"checkmate_tf": ["py.typed"], "checkmate_tf.data": ["v100_cost_model.json"]},
     install_requires=[
-        "tensorflow>=2.16,<2.22",
+        "tensorflow>=2.18,<2.22",
         "keras>=3.10,<3.16",
         "gurobipy>=12,<14",
         "numpy>=1.26,<3",
@@ -28,7 +28,7 @@ setup(
         "numba>=0.61,<1",
         "matplotlib>=3.8,<4",
         "rich>=13,<16",
-        "typer>=0.12,<1",
+        "typer>=0.16,<1",
         "platformdirs>=4,<5",
     ],
     extras_require={
@@ -42,8 +42,8 @@ setup(
             "ruff>=0.9,<1",
             "mypy>=1.14,<3",
             "scikit-learn>=1.4,<2",
-            "tensorboard>=2.16,<2.22",
-            "tf_keras>=2.16,<2.22",
+            "tensorboard>=2.18,<2.22",
+            "tf_keras>=2.18,<2.22",
         ],
     },
     entry_points={"console_scripts": ["checkmate-tf=checkmate_tf.cli:main"]},

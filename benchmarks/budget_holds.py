@@ -46,6 +46,7 @@ def main() -> None:
         "--strategies", nargs="*", default=["checkmate"], help='how to schedule (default checkmate), or "all"'
     )
     parser.add_argument("--no-limits", action="store_true", help="leave out the runs under a hard limit")
+    parser.add_argument("--no-itself", action="store_true", help="leave out how far plain steps are from themselves")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -63,7 +64,8 @@ def main() -> None:
     for name in names:
         plain = run(options.output, {"run": "plain", "network": name})
         print(f"{name}, plain: {json.dumps(plain)}", flush=True)
-        print(f"{name}, itself: {json.dumps(run(options.output, {'run': 'itself', 'network': name}))}", flush=True)
+        if not options.no_itself:
+            print(f"{name}, itself: {json.dumps(run(options.output, {'run': 'itself', 'network': name}))}", flush=True)
         if "activation_bytes" in plain:
             for fraction in fractions:
                 budget = int(plain["constant_bytes"] + fraction * plain["activation_bytes"])

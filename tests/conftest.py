@@ -1,4 +1,8 @@
-"""Settings of the suite: an allocator that keeps statistics, caches of its own, and Grappler off on request."""
+"""Settings of the suite: an allocator that keeps statistics, caches of its own, and Grappler off on request.
+
+Tests of 16-bit types are marked `sixteen_bits`. Where oneDNN is held below the processor (`ONEDNN_MAX_CPU_ISA`),
+TensorFlow still asks it for kernels of these types that it then lacks, and plain models fail: `-m "not sixteen_bits"`.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +22,41 @@ hypothesis.settings.register_profile("anew", deadline=None)
 hypothesis.settings.load_profile("suite")
 
 
+SIXTEEN_BITS = {"float16", "bfloat16", "mixed", "mixed_float16"}  # types, and cases of these types
+
+
 def pytest_configure(config):
     text = "feature(group, name, refused='', note='', **cases): a row of the support table; see benchmarks/support.py"
     config.addinivalue_line("markers", text)
+    config.addinivalue_line("markers", "sixteen_bits: runs kernels of 16-bit types; parameters that say so are marked")
 
 
 def pytest_collection_modifyitems(items):
     """Results carry the features that their tests show; a marker with cases is for these parameters only."""
     for item in items:
         given = item.callspec.params if hasattr(item, "callspec") else {}
+        if any(str(getattr(value, "name", value)) in SIXTEEN_BITS for value in given.values()):
+            item.add_marker("sixteen_bits")
         for marker in item.iter_markers("feature"):
             cases = {k: v for k, v in marker.kwargs.items() if k not in ("refused", "note")}
             if all(str(given.get(k)) in ([v] if isinstance(v, str) else v) for k, v in cases.items()):
                 item.user_properties.append(("feature", ": ".join(marker.args)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _search_compiled():
+    """Half a minute of Numba in a new checkout, and from its cache from then on: no test's time limit pays for it."""
+    if "PYTEST_XDIST_WORKER" in os.environ:  # that is, where many tests run
+        from graphs import transformer
+
+        from checkmate_tf.schedule import keep_all
+        from checkmate_tf.strategies import SolveOptions, solve
+        from checkmate_tf.strategies.feasible import minimum_budget
+
+        graph = transformer(3)
+        for _ in range(2):  # what the first call compiles takes its time
+            minimum_budget(graph, 0.5)
+        solve(graph, int(0.5 * keep_all(graph).peak_bytes), options=SolveOptions(time_limit=0.5, gap=0.0))
 
 
 @pytest.fixture(scope="session", autouse=True)

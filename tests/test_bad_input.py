@@ -33,7 +33,7 @@ def _refused(model, error, match, **options):
     attributes = {k: v for k, v in vars(model).items() if not k.startswith("_")}
     before = {k: v.tobytes() for k, v in state(model).items()}
     with pytest.raises(error, match=match) as caught:
-        compile_quickly(model, DENSE, **options)
+        compile_quickly(model, DENSE, **{"time_limit": 1} | options)
     assert isinstance(caught.value, CheckmateError)
     after = {k: v for k, v in vars(model).items() if not k.startswith("_")}
     assert after.keys() == attributes.keys() and all(after[k] is attributes[k] for k in after)
@@ -260,7 +260,7 @@ def test_a_refused_second_compile_keeps_the_first():
     model = compile_quickly(make(DENSE), DENSE)
     first, step = model.checkmate, model.train_step
     with pytest.raises(InfeasibleBudgetError):
-        compile_quickly(model, DENSE, budget="50kB")
+        compile_quickly(model, DENSE, budget="50kB", time_limit=1)
     assert model.checkmate is first and model.train_step is step
     train(model, DENSE)
 
@@ -271,7 +271,7 @@ def test_a_model_refused_before_its_first_fit(no_grappler):
     case = CASES["subclassed"]
     plain, refused = make(case), make(case)
     with pytest.raises(InfeasibleBudgetError):
-        compile_quickly(refused, case, budget="20kB")
+        compile_quickly(refused, case, budget="20kB", time_limit=1)
     assert train(plain, case) == train(refused, case)
     assert_same_state(plain, refused)
 

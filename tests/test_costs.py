@@ -248,6 +248,20 @@ def test_the_cache_can_be_turned_off(monkeypatch):
     assert disk.cache_path("x") is None and disk.load(None) == {} and not disk.save(None, {"a": 1.0})
 
 
+@pytest.mark.parametrize("change", [{"TF_ENABLE_ONEDNN_OPTS": "0"}, {"ONEDNN_MAX_CPU_ISA": "AVX2"}, "avx2 amx_tile"])
+def test_other_kernels_are_another_setting(monkeypatch, change):
+    """Their times and workspaces are not those of this setting: with AVX2 a convolution takes what it did not before."""
+    for name in ("TF_ENABLE_ONEDNN_OPTS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):
+        monkeypatch.delenv(name, raising=False)
+    before = profiling.setting("/CPU:0")
+    if isinstance(change, str):
+        monkeypatch.setattr(profiling, "_of_processor", lambda what: change if what == "flags" else "a processor")
+    else:
+        monkeypatch.setenv(*next(iter(change.items())))
+    assert profiling.setting("/CPU:0") != before
+    assert len(disk.cache_path(f"workspace {profiling.setting('/CPU:0')}").name) < 140  # so nothing of it is cut off
+
+
 # Roofline ---------------------------------------------------------------------------------------------------------
 
 

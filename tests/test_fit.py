@@ -194,7 +194,7 @@ def test_a_promise_that_cannot_be_kept_is_refused(monkeypatch):
     calls = measures(monkeypatch, 10**7)
     model = make(DENSE)
     with pytest.raises(InfeasibleBudgetError, match="allocator needs.*raise the budget") as caught:
-        compile_quickly(model, DENSE, verify=True, budget=0.8)
+        compile_quickly(model, DENSE, verify=True, budget=0.8, time_limit=2)
     assert calls and not caught.value.proven
     assert caught.value.minimum_bytes > 10**7 > caught.value.budget_bytes
     assert not hasattr(model, "checkmate")
@@ -230,7 +230,7 @@ def test_near_the_budget_others_with_the_least_known_peak_are_tried(monkeypatch,
 def test_out_of_memory_every_time_is_refused(monkeypatch):
     measures(monkeypatch, None)
     with pytest.raises(InfeasibleBudgetError, match="raise the budget"):
-        compile_quickly(make(DENSE), DENSE, verify=True, budget=0.8)
+        compile_quickly(make(DENSE), DENSE, verify=True, budget=0.8, time_limit=2)
 
 
 def test_plans_near_a_hard_limit_keep_one_strict_order(monkeypatch):

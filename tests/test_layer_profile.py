@@ -200,6 +200,7 @@ def test_a_layer_that_cannot_be_run_alone_is_named(fresh_keras):
         time_layers(model, 2, repetitions=1)
 
 
+@pytest.mark.sixteen_bits
 def test_mixed_precision_is_run_and_said(fresh_keras):
     x = keras.Input((3,))
     model = keras.Model(x, L.Dense(2, dtype="mixed_float16")(L.Dense(2, dtype="mixed_float16")(x)))
@@ -378,6 +379,7 @@ def test_the_commands_measure_a_model_and_use_what_they_measured(tmp_path, timed
     assert table.exit_code == 0 and "written to" in table.stdout and "median, us" in table.stdout
 
 
+@pytest.mark.sixteen_bits
 def test_precision_and_shapes_are_of_names(tmp_path, timed, monkeypatch, fresh_keras):
     def small(weights=None, input_shape=(8, 8, 3), classes=2):
         x = keras.Input(input_shape)

@@ -41,7 +41,7 @@ def _labels(samples):
 
 @pytest.mark.parametrize("loss", [_from_one, _asserted])
 def test_data_that_the_model_refuses(caplog, loss, no_grappler):
-    case = Case(lambda: _model(loss), _labels, budget=0.8)
+    case = Case(lambda: _model(loss), _labels, budget=0.95)
     plain, model = make(case), make(case)
     spec = tf.TensorSpec([BATCH, 64, 8]), tf.TensorSpec([BATCH, 64], tf.int64)
     compile_quickly(model, case, verify=True, input_spec=spec, batch_size=None)
@@ -81,7 +81,7 @@ def test_iterators_are_not_moved_by_measuring():
         model.compile("adam", "sparse_categorical_crossentropy")
         return model
 
-    case = Case(build, lambda samples: (_labels(samples)[0], _labels(samples)[1] - 1), budget=0.8, by_data=True)
+    case = Case(build, lambda samples: (_labels(samples)[0], _labels(samples)[1] - 1), budget=0.95, by_data=True)
     plain, model = make(case), make(case)
     compile_quickly(model, case, verify=True)
     assert "IteratorGetNext" in model.checkmate.not_measured

@@ -100,6 +100,7 @@ def test_optimizers(name):
     assert_same_state(plain, compiled)
 
 
+@pytest.mark.sixteen_bits
 @pytest.mark.feature("Training", "LossScaleOptimizer")
 def test_scaled_losses_that_overflow():
     """Steps whose gradients are not finite are left out, and the scale is lowered: the same ones, to the same."""

@@ -22,6 +22,7 @@ import logging
 import os
 import platform
 import time
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -303,8 +304,17 @@ def default_device() -> str:
 def setting(device: str) -> str:
     """Everything outside an operation that its time depends on, in words."""
     threads = f"{tf.config.threading.get_intra_op_parallelism_threads()}of{_cores()}"
-    onednn = os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default")
-    return f"{_device_name(device)} tf{tf.__version__} threads {threads} onednn {onednn}"
+    return f"{_device_name(device)} tf{tf.__version__} threads {threads} onednn {_onednn()}"
+
+
+def _onednn() -> str:
+    """What decides about oneDNN's kernels: whether it is used, the instructions that it may use, and those there are.
+
+    Processors of one name can differ in theirs, as virtual ones do.
+    """
+    cap = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or "-"
+    flags = " ".join(sorted(_of_processor("flags").split()))
+    return f"{os.environ.get('TF_ENABLE_ONEDNN_OPTS', '-')} {cap} {zlib.crc32(flags.encode()):08x}"
 
 
 def _cores() -> int:
@@ -318,11 +328,13 @@ def _device_name(device: str) -> str:
     if "GPU" in device.upper():
         for physical in tf.config.list_physical_devices("GPU"):
             return str(tf.config.experimental.get_device_details(physical).get("device_name", "gpu"))
+    return _of_processor("model name") or platform.processor() or platform.machine() or "cpu"
+
+
+def _of_processor(what: str) -> str:
+    """A line of what Linux says of the first processor; empty elsewhere."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.split(":", 1)[1].strip()
+            return next((line.split(":", 1)[1].strip() for line in file if line.startswith(what)), "")
     except OSError:
-        pass
-    return platform.processor() or platform.machine() or "cpu"
+        return ""

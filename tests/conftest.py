@@ -35,7 +35,8 @@ def pytest_collection_modifyitems(items):
     """Results carry the features that their tests show; a marker with cases is for these parameters only."""
     for item in items:
         given = item.callspec.params if hasattr(item, "callspec") else {}
-        if any(str(getattr(value, "name", value)) in SIXTEEN_BITS for value in given.values()):
+        names = [getattr(value, "name", value) for value in given.values()]
+        if any(isinstance(name, str) and name in SIXTEEN_BITS for name in names):
             item.add_marker("sixteen_bits")
         for marker in item.iter_markers("feature"):
             cases = {k: v for k, v in marker.kwargs.items() if k not in ("refused", "note")}

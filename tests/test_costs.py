@@ -250,7 +250,7 @@ def test_the_cache_can_be_turned_off(monkeypatch):
 
 @pytest.mark.parametrize("change", [{"TF_ENABLE_ONEDNN_OPTS": "0"}, {"ONEDNN_MAX_CPU_ISA": "AVX2"}, "avx2 amx_tile"])
 def test_other_kernels_are_another_setting(monkeypatch, change):
-    """Their times and workspaces are not those of this setting: with AVX2 a convolution takes what it did not before."""
+    """Their times and workspaces are not those of this setting."""
     for name in ("TF_ENABLE_ONEDNN_OPTS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):
         monkeypatch.delenv(name, raising=False)
     before = profiling.setting("/CPU:0")

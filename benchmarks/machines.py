@@ -100,10 +100,9 @@ def main() -> None:
                 found = {"commit": commit(), **machine(python, environment), **run(name, python, environment)}
             found["minutes"] = round((time.perf_counter() - begun) / 60, 1)
             write(name, {**read(name), part: found})
+            write_page()
             print(f"{name}, {part}: {json.dumps(found)}", flush=True)
-    lines = table({name: read(name) for name in CELLS})
-    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), lines), encoding="utf-8")
-    print("\n".join(lines))
+    print("\n".join(write_page()))
     sys.exit(not all(good(found) for name in options.cells for found in read(name).values()))
 
 
@@ -249,6 +248,13 @@ def read(name: str) -> dict[str, Any]:
 def write(name: str, found: Mapping[str, Any]) -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def write_page() -> list[str]:
+    """The lines of the table in the page, made anew."""
+    lines = table({name: read(name) for name in CELLS})
+    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), lines), encoding="utf-8")
+    return lines
 
 
 def table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -18,7 +18,7 @@ setup(
     package_data={"checkmate_tf": ["py.typed"], "checkmate_tf.data": ["v100_cost_model.json"]},
     install_requires=[
         "tensorflow>=2.20,<2.22",
-        "keras>=3.12,<3.16",
+        "keras>=3.14,<3.16",
         "gurobipy>=13,<14",
         "numpy>=1.26,<3",
         "pandas>=2.2,<4",

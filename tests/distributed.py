@@ -122,7 +122,7 @@ def mirrored() -> dict:
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     found: dict = {}
     plain, ours = build(strategy), build(strategy)
-    checkmate_tf.compile(ours, 0.5, **QUICK)
+    checkmate_tf.compile(ours, 0.65, **QUICK)
     x, y = data(60)
     settings = {"batch_size": BATCH, "epochs": 2, "shuffle": False, "verbose": 0}
     found["fit"] = [model.fit(x, y, **settings).history for model in (plain, ours)]
@@ -162,7 +162,7 @@ def worker() -> dict:
     for ours in (False, True):
         model = build(strategy)
         if ours:
-            checkmate_tf.compile(model, 0.5, **QUICK)
+            checkmate_tf.compile(model, 0.65, **QUICK)
         dataset = tf.data.Dataset.from_tensor_slices(data(4 * BATCH)).batch(BATCH)
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA

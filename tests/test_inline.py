@@ -70,9 +70,9 @@ def _data(samples):
 
 
 CASES = {
-    "layers": Case(lambda: _model(keras.Model, Block), _data, budget=0.6),
-    "train_step": Case(lambda: _model(Helped, _plain_block), _data, budget=0.6),
-    "both": Case(lambda: _model(Helped, Block), _data, budget=0.6),
+    "layers": Case(lambda: _model(keras.Model, Block), _data, budget=0.8),
+    "train_step": Case(lambda: _model(Helped, _plain_block), _data, budget=0.8),
+    "both": Case(lambda: _model(Helped, Block), _data, budget=0.8),
 }
 
 
@@ -157,7 +157,7 @@ def test_gradients_of_a_loop_of_ones_own(no_grappler):
     seeds = [v for v in model.variables if "seed" in v.path]
     start = [v.numpy() for v in seeds]
     results = []
-    for budget in ("10GB", 0.6):
+    for budget in ("10GB", case.budget):
         for v, value in zip(seeds, start, strict=True):
             v.assign(value)
         results.append(checkmate_tf.gradient_function(model, loss, budget=budget, **options)(x, y))

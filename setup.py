@@ -20,7 +20,7 @@ setup(
         "tensorflow>=2.20,<2.22",
         "keras>=3.14,<3.16",
         "gurobipy>=13,<14",
-        "numpy>=1.26,<3",
+        "numpy>=2.0,<3",
         "pandas>=2.2,<4",
         "scipy>=1.13,<2",
         "ortools>=9.15,<10",

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from bruteforce import least_cost, least_staged_cost
 from graphs import chain, paper_chain, random_graphs, resnet, transformer
 from hypothesis import given, settings
@@ -18,6 +19,7 @@ from checkmate_tf.graph import Graph
 from checkmate_tf.plan import evaluate
 from checkmate_tf.schedule import Schedule, keep_all
 from checkmate_tf.solvers import Milp, cpsat, gurobi, mathopt, ortools, solve_milp
+from checkmate_tf.solvers.rows import Rows
 from checkmate_tf.strategies import SolveOptions, rounding, solve
 from checkmate_tf.strategies.formulation import problem9
 from checkmate_tf.strategies.milp import unpartitioned
@@ -418,3 +420,18 @@ def test_lines_of_highs():
     )
     assert mathopt._highs_bound(line) == pytest.approx(1.044721035)
     assert mathopt._highs_bound("  Primal bound       1.14917934503") is None
+
+
+@pytest.mark.parametrize("solver", ["highs", "glop"])
+def test_terms_of_one_cell_are_summed(solver):
+    """At least 3 of x, said as one and two of it, in that order or not."""
+    rows = Rows()
+    (row,) = rows.add(1, 3.0, np.inf)
+    for value in (1.0, 2.0, -1.0, 1.0):
+        rows.put(np.array([row]), np.array([0]), value)
+    matrix = rows.matrix(1)
+    assert matrix.nnz == 1 and matrix.has_canonical_format
+    milp = Milp(np.ones(1), matrix, np.array([3.0]), np.array([np.inf]), np.zeros(1), np.full(1, 9.0))
+    doubled = sp.csr_matrix((np.array([1.0, 2.0]), np.array([0, 0]), np.array([0, 2])), shape=(1, 1))
+    for asked in (milp, replace(milp, matrix=doubled)):
+        assert solve_milp(asked, solver, 10.0).objective == pytest.approx(1.0)

@@ -93,7 +93,7 @@ def _proto(milp: Milp) -> Any:
 
     proto = model_pb2.ModelProto()
     matrix = sp.csr_matrix(milp.matrix)
-    matrix.sort_indices()
+    matrix.sum_duplicates()  # sorted by column, too
     entries = matrix.tocoo()
     rows, columns = matrix.shape
     integer = np.zeros(columns, dtype=bool) if milp.integer is None else milp.integer

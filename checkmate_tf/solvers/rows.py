@@ -36,5 +36,6 @@ class Rows:
     def matrix(self, columns: int) -> sp.csr_matrix:
         row, column, value = (np.concatenate(part) for part in zip(*self.entries, strict=True))
         matrix = sp.csr_matrix((value, (row, column)), shape=(self.count, columns))
+        matrix.sum_duplicates()  # SciPy 1.13 does not when it makes one
         matrix.eliminate_zeros()
         return matrix

@@ -175,7 +175,8 @@ class _Answer:
         return None
 
     def _arrays(self, time_limit: float, gap: float, memory_limit: int | None) -> dict[str, Any]:
-        milp, matrix = self.milp, sp.csr_matrix(self.milp.matrix)
+        milp, matrix = self.milp, sp.csr_matrix(self.milp.matrix, copy=True)
+        matrix.sum_duplicates()  # solvers refuse a cell that comes twice
         integer = np.zeros(0, dtype=bool) if milp.integer is None else milp.integer
         products = {}
         if milp.products is not None:

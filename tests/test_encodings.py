@@ -255,11 +255,15 @@ def test_what_trains_over_the_budget_goes_on_without_codes_if_nothing_fits_with_
 
 
 def _peaks_with_codes(case):
-    """Those of a step all of whose gradients read codes where they can, as long as kernels take nothing themselves."""
-    plain = program_of(make(case), case)
+    """Those of the step with codes, on a device whose kernels take nothing for themselves."""
+    return peaks_of_graph(_coded(program_of(make(case), case)).graph)
+
+
+def _coded(plain):
+    """The program of a step all of whose gradients read codes where they can."""
     step = encoded(plain.step, find_encodings(plain.step)).step
     shapes = [plain.static.tensors[id(t)].shape for t in plain.step.inputs]
-    return peaks_of_graph(build_program(step, with_static_batch(step, shapes), case.build.__name__).graph)
+    return build_program(step, with_static_batch(step, shapes), plain.graph.name)
 
 
 def test_a_mask_that_is_an_input_is_left_alone():
@@ -301,16 +305,16 @@ def test_the_encoded_step_has_the_plain_ones_operations():
 def test_codes_are_decoded_when_the_gradient_comes():
     """A code is there from the forward pass on: even where nothing waits for memory, it is not decoded before."""
     plain = program_of(make(VGG), VGG)
-    step = encoded(plain.step, find_encodings(plain.step)).step
-    shapes = [plain.static.tensors[id(t)].shape for t in plain.step.inputs]
-    program = build_program(step, with_static_batch(step, shapes), "vgg")
+    program = _coded(plain)
     made = []
 
     def run(*inputs):
         made.append(Emission(program, tf.compat.v1.get_default_graph(), inputs))
         made[0].run(keep_all(program.graph).plan, [0] * len(program.graph))
 
-    tf.function(run, autograph=False).get_concrete_function(*(tf.TensorSpec(t.shape, t.dtype) for t in step.inputs))
+    tf.function(run, autograph=False).get_concrete_function(
+        *(tf.TensorSpec(t.shape, t.dtype) for t in program.step.inputs)
+    )
     from_codes = [
         copies[0]
         for op, copies in made[0].copies.items()

@@ -1,6 +1,5 @@
 """The published quadratic program and its linear form: equal, and equal to brute force."""
 
-import functools
 import importlib
 from dataclasses import replace
 from importlib.util import find_spec
@@ -21,15 +20,8 @@ from checkmate_tf.strategies.max_batch import cost_limit, max_batch
 from checkmate_tf.strategies.max_batch_quadratic import max_batch_linear, max_batch_quadratic
 
 quadratic = importlib.import_module("checkmate_tf.strategies.max_batch_quadratic")
-
-
-@functools.cache
-def gurobi_runs():
-    """The licence in gurobipy's wheel ends some day, and Gurobi with it."""
-    return gurobi_licence() != "none"
-
-
-needs_gurobi = pytest.mark.skipif("not gurobi_runs()", reason="gurobipy is not installed, or its licence has ended")
+GUROBI_RUNS = gurobi_licence() != "none"  # the licence in gurobipy's wheel ends some day
+needs_gurobi = pytest.mark.skipif(not GUROBI_RUNS, reason="gurobipy is not installed, or its licence has ended")
 FORMS = [pytest.param(max_batch_quadratic, marks=needs_gurobi), max_batch_linear]
 
 
@@ -83,7 +75,7 @@ def test_both_forms_are_brute_force(graph, memory, extra):
 
 @pytest.mark.parametrize("solver", ["gurobi", "highs", "scip", "cp-sat"])
 def test_every_solver_finds_the_least_peak(solver):
-    if not gurobi_runs() if solver == "gurobi" else find_spec("ortools") is None:
+    if not GUROBI_RUNS if solver == "gurobi" else find_spec("ortools") is None:
         pytest.skip("not installed")
     graph = chain(4, constant_bytes=10)
     optimum = best_batch(graph, 500, cost_limit(graph, "one-forward"), fixed=4)

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOLVER_TESTS := tests/test_bound.py tests/test_lifetimes.py tests/test_milp.py tests/test_moccasin.py tests/test_monet.py
+SOLVER_TESTS := $(addprefix tests/strategies/test_,bound.py lifetimes.py milp.py moccasin.py monet.py)
 TWO_AT_ONCE := --numprocesses 2 --dist worksteal
 STAMP := $(VENV)/.installed
 

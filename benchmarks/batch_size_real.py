@@ -209,7 +209,7 @@ def answer_trial(request: dict) -> dict:
     import tensorflow as tf
 
     import checkmate_tf
-    from checkmate_tf.execute.child import take_memory_in_one_piece
+    from checkmate_tf.device.in_child import take_memory_in_one_piece
 
     take_memory_in_one_piece()
     network = networks_of(request["network"], request["batch"])

@@ -246,7 +246,7 @@ def answer_graph(request: dict) -> dict:
     """Write the layer graph of a network in `models.py`; its peak as the papers count it."""
     from models import graph_of, retained_peak_bytes
 
-    from checkmate_tf.interchange import write_graph
+    from checkmate_tf.files.graphs import write_graph
 
     graph = graph_of(request["network"], request["batch"], request["costs"])
     write_graph(graph, graph_file(request))
@@ -261,7 +261,7 @@ def graph_file(request: dict) -> Path:
 
 def answer_range(request: dict) -> dict:
     """The least budget with a known schedule, and the peak without recomputation."""
-    from checkmate_tf.interchange import read_graph
+    from checkmate_tf.files.graphs import read_graph
     from checkmate_tf.schedule import keep_all
     from checkmate_tf.strategies import minimum_budget
 
@@ -300,7 +300,7 @@ def answer_solve(request: dict) -> dict:
     """One strategy within one budget."""
     from strategies import solve
 
-    from checkmate_tf.interchange import read_graph
+    from checkmate_tf.files.graphs import read_graph
 
     return solve(read_graph(graph_file(request)), request)
 

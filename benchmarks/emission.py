@@ -57,11 +57,11 @@ def answer(request: dict) -> dict:
     from networks import NETWORKS
 
     import checkmate_tf
-    from checkmate_tf.execute.controller import Controller
-    from checkmate_tf.execute.emit import emit
-    from checkmate_tf.execute.job import PlanOptions
-    from checkmate_tf.execute.spec import data_spec
-    from checkmate_tf.ordering import needed_order
+    from checkmate_tf.emit.emit import emit
+    from checkmate_tf.emit.ordering import needed_order
+    from checkmate_tf.fit.job import PlanOptions
+    from checkmate_tf.keras.controller import Controller
+    from checkmate_tf.keras.spec import data_spec
     from checkmate_tf.units import parse_budget
 
     network = NETWORKS[request["network"]]

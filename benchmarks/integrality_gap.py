@@ -60,7 +60,7 @@ def answer(request: dict) -> dict:
     """The two relaxations and the two optima of one instance."""
     from checkmate_tf.solvers import solve_milp
     from checkmate_tf.strategies import SolveOptions, solve
-    from checkmate_tf.strategies.formulation import problem9
+    from checkmate_tf.strategies.programs.formulation import problem9
 
     begun = time.perf_counter()
     graph, budget = chain(request["layers"]), request["budget"]

@@ -99,8 +99,8 @@ def network_file(network: str) -> str:
 
 def solve(request: dict) -> dict:
     """What a child does."""
-    from checkmate_tf.interchange import read_graph
-    from checkmate_tf.strategies.layered import layered
+    from checkmate_tf.files.graphs import read_graph
+    from checkmate_tf.strategies.random_graphs import layered
 
     graph = layered(*request["shape"], request["seed"]) if "shape" in request else read_graph(Path(request["path"]))
     return solve_cell(graph, request["percent"], request["system"], request["time_limit"])

@@ -29,9 +29,9 @@ from itertools import accumulate
 import keras
 
 from checkmate_tf.graph import FORWARD, Graph
+from checkmate_tf.layers.graph import layer_graph
 from checkmate_tf.schedule import keep_all
-from checkmate_tf.strategies.keepset import keepset_sequence
-from checkmate_tf.trace.layers import layer_graph
+from checkmate_tf.strategies.baselines.keepset import keepset_sequence
 
 __all__ = ["MODELS", "V100_BYTES", "graph_of", "max_batch", "retained_peak_bytes"]
 

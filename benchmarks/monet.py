@@ -132,7 +132,7 @@ def operators_of(network: str, **ways: Any) -> Any:
     """The layer graph of one of `NETWORKS`, with its ways."""
     from models import MODELS
 
-    from checkmate_tf.trace.layer_operators import layer_operators
+    from checkmate_tf.layers.operators import layer_operators
 
     name, batch = NETWORKS[network]
     return layer_operators(MODELS[name](), batch, **ways)
@@ -144,8 +144,8 @@ def describe(request: dict) -> dict:
     from checkmate_tf.operators import OperatorGraph
     from checkmate_tf.schedule import keep_all
     from checkmate_tf.strategies import minimum_budget
-    from checkmate_tf.strategies.gist import gist
-    from checkmate_tf.strategies.monet_formulation import monet_program
+    from checkmate_tf.strategies.monet.formulation import monet_program
+    from checkmate_tf.strategies.monet.gist import gist
 
     operators = operators_of(request["network"])
     graph = operators.choose().graph
@@ -173,8 +173,8 @@ def solve_one(request: dict) -> dict:
 
     from checkmate_tf.errors import InfeasibleBudgetError
     from checkmate_tf.strategies import SolveOptions, solve
-    from checkmate_tf.strategies.choose import choose_operators
-    from checkmate_tf.strategies.monet import monet
+    from checkmate_tf.strategies.monet.choose import choose_operators
+    from checkmate_tf.strategies.monet.strategy import monet
 
     operators = operators_of(request["network"])
     graph = operators.choose().graph

@@ -94,7 +94,7 @@ def _budget(graph: Any) -> int:
 def _possible_budget(graph: Any) -> int:
     """The same, or the least of 60 to 80% that is not below what a single node needs."""
     from checkmate_tf.schedule import keep_all
-    from checkmate_tf.strategies.feasible import proven_minimum
+    from checkmate_tf.strategies.search.minimum_budget import proven_minimum
 
     plain, least = keep_all(graph).peak_bytes, proven_minimum(graph)[0]
     return next((int(share * plain) for share in (SHARE, 0.6, 0.7, 0.8) if share * plain >= least), plain)
@@ -106,7 +106,7 @@ def ways(request: dict, operators: Any, graph: Any) -> dict:
     from checkmate_tf.operators import OperatorGraph
     from checkmate_tf.schedule import keep_all
     from checkmate_tf.strategies import SolveOptions
-    from checkmate_tf.strategies.choose import choose_operators
+    from checkmate_tf.strategies.monet.choose import choose_operators
 
     names = KINDS[request["what"]]
     some = operators
@@ -146,7 +146,7 @@ def pace(request: dict, operators: Any, graph: Any) -> dict:
     from checkmate_tf.errors import InfeasibleBudgetError
     from checkmate_tf.schedule import keep_all
     from checkmate_tf.strategies import SolveOptions, solve
-    from checkmate_tf.strategies.monet import monet
+    from checkmate_tf.strategies.monet.strategy import monet
 
     seen: list[tuple[float, float, float]] = []
 

@@ -122,10 +122,10 @@ def relax(request: dict) -> dict:
 
     import numpy as np
 
-    from checkmate_tf.interchange import read_graph
+    from checkmate_tf.files.graphs import read_graph
     from checkmate_tf.solvers import solve_milp
-    from checkmate_tf.strategies.formulation import problem9
-    from checkmate_tf.strategies.rounding import ACCURACY, EPSILON
+    from checkmate_tf.strategies.programs.formulation import problem9
+    from checkmate_tf.strategies.programs.rounding import ACCURACY, EPSILON
 
     begun = time.perf_counter()
     graph = read_graph(graph_file(request))
@@ -148,8 +148,13 @@ def round_samples(request: dict) -> dict:
     """Round R* and S* in one way, once or many times."""
     import numpy as np
 
-    from checkmate_tf.interchange import read_graph
-    from checkmate_tf.strategies.rounding import least_computation, round_naively, round_naively_at_random, violations
+    from checkmate_tf.files.graphs import read_graph
+    from checkmate_tf.strategies.programs.rounding import (
+        least_computation,
+        round_naively,
+        round_naively_at_random,
+        violations,
+    )
 
     graph = read_graph(graph_file(request))
     with np.load(Path(request["folder"]) / request["file"], allow_pickle=False) as file:
@@ -185,7 +190,7 @@ def sample(graph: Any, R: Any, S: Any, broken: int) -> dict:
 def references(request: dict) -> dict:
     """What the samples are compared with: the default strategy, checkpoint-all, Chen's sqrt(n) with its own peak."""
     from checkmate_tf.errors import CheckmateError
-    from checkmate_tf.interchange import read_graph
+    from checkmate_tf.files.graphs import read_graph
     from checkmate_tf.schedule import keep_all
     from checkmate_tf.strategies import SolveOptions, solve
 

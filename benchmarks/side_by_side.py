@@ -58,9 +58,9 @@ def name(request: dict) -> str:
 
 def possible(path: str, percent: int) -> int:
     """The budget, or the least of 60 to 90% above it that is not below what a single node needs."""
-    from checkmate_tf.interchange import read_graph
+    from checkmate_tf.files.graphs import read_graph
     from checkmate_tf.schedule import keep_all
-    from checkmate_tf.strategies.feasible import proven_minimum
+    from checkmate_tf.strategies.search.minimum_budget import proven_minimum
 
     graph = read_graph(Path(path))
     needed = proven_minimum(graph)[0] - graph.constant_bytes
@@ -70,7 +70,7 @@ def possible(path: str, percent: int) -> int:
 
 def solve(request: dict) -> dict:
     """What a child does."""
-    from checkmate_tf.interchange import read_graph
+    from checkmate_tf.files.graphs import read_graph
 
     return solve_cell(read_graph(Path(request["path"])), request["percent"], request["system"], request["time_limit"])
 

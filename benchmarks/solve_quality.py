@@ -68,8 +68,8 @@ def make_graph(request: dict) -> dict:
     """What the child does that makes a graph."""
     from models import MODELS, graph_of
 
-    from checkmate_tf.execute.keras import op_graph
-    from checkmate_tf.interchange import write_graph
+    from checkmate_tf.files.graphs import write_graph
+    from checkmate_tf.keras.api import op_graph
 
     sys.setrecursionlimit(20_000)  # Keras walks a model from its outputs by recursion
     name = request["make"]
@@ -105,7 +105,7 @@ def solve_cell(request: dict) -> dict:
     import resource
 
     from checkmate_tf.errors import InfeasibleBudgetError
-    from checkmate_tf.interchange import read_graph
+    from checkmate_tf.files.graphs import read_graph
     from checkmate_tf.schedule import keep_all
     from checkmate_tf.strategies import SolveOptions, solve
 

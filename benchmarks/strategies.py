@@ -173,12 +173,12 @@ def answer(request: dict) -> dict:
     if "make" in request:
         from models import graph_of
 
-        from checkmate_tf.interchange import write_graph
+        from checkmate_tf.files.graphs import write_graph
 
         graph = graph_of(request["make"])
         write_graph(graph, Path(request["graph"]))
         return {"nodes": len(graph)}
-    from checkmate_tf.interchange import read_graph
+    from checkmate_tf.files.graphs import read_graph
 
     graph = read_graph(request["graph"])
     return solve(graph, request) if "solve" in request else budget_range(graph)

@@ -107,7 +107,7 @@ def marked_features(folder: Path = TESTS) -> list[Feature]:
         If two markers of one feature disagree on why it is refused.
     """
     features: dict[str, Feature] = {}
-    for path in sorted(folder.glob("test_*.py")):
+    for path in files_of_tests(folder):
         for feature, line in features_in(path.read_text(encoding="utf-8")):
             known = features.setdefault(str(feature), feature)
             if known.refused != feature.refused:
@@ -119,15 +119,21 @@ def marked_features(folder: Path = TESTS) -> list[Feature]:
     return sorted(features.values(), key=lambda feature: (GROUPS.index(feature.group), bool(feature.refused)))
 
 
+def files_of_tests(folder: Path) -> list[Path]:
+    """All test files below a folder, by name: their names differ, whatever room they are in."""
+    return sorted(folder.rglob("test_*.py"), key=lambda path: path.name)
+
+
 def files_with_features(folder: Path = TESTS) -> list[str]:
-    return [p.name for p in sorted(folder.glob("test_*.py")) if features_in(p.read_text(encoding="utf-8"))]
+    return [p.name for p in files_of_tests(folder) if features_in(p.read_text(encoding="utf-8"))]
 
 
 def run_file(name: str) -> Outcomes:
     """Run the marked tests of a file in a process of their own (those with OR-Tools must be apart from TensorFlow)."""
+    found = next(path for path in files_of_tests(TESTS) if path.name == name)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "junit.xml"
-        command = [sys.executable, "-m", "pytest", "-m", "feature", f"--junitxml={path}", str(TESTS / name)]
+        command = [sys.executable, "-m", "pytest", "-m", "feature", f"--junitxml={path}", str(found)]
         subprocess.run(command, check=False, cwd=HERE.parent)
         return outcomes_of(path)
 

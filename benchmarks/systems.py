@@ -111,7 +111,7 @@ def problem9_alone(graph: Any, budget_bytes: int, options: Any) -> Any:
     from checkmate_tf.errors import InfeasibleBudgetError
     from checkmate_tf.schedule import Schedule, keep_all
     from checkmate_tf.solvers import solve_milp
-    from checkmate_tf.strategies.formulation import problem9
+    from checkmate_tf.strategies.programs.formulation import problem9
 
     begun = time.perf_counter()
     plain = keep_all(graph)

@@ -116,7 +116,7 @@ def make(request: dict) -> dict:
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     import twremat_models as models
 
-    from checkmate_tf.interchange import write_graph
+    from checkmate_tf.files.graphs import write_graph
 
     family, size = request["network"].split("-")
     if family == "transformer":
@@ -132,10 +132,10 @@ def solve(request: dict) -> dict:
     """Decompose the graph, and run the systems."""
     import numpy as np
 
-    from checkmate_tf.interchange import read_graph
+    from checkmate_tf.files.graphs import read_graph
     from checkmate_tf.schedule import Schedule, keep_all
-    from checkmate_tf.strategies.decomposition import merge_bags, minimum_fill_in, neighbours_of
-    from checkmate_tf.strategies.treewidth import divisions, limits, twremat_sequence
+    from checkmate_tf.strategies.treewidth.decomposition import merge_bags, minimum_fill_in, neighbours_of
+    from checkmate_tf.strategies.treewidth.twremat import divisions, limits, twremat_sequence
     from checkmate_tf.strategies.xla_greedy import greedy_sequence
 
     graph = read_graph(request["graph"])

@@ -1,6 +1,6 @@
 """Whole networks on a V100: the sum of the modelled kernel costs against published step times.
 
-`costs="v100"` (`checkmate_tf/costs/v100.py`) is fitted to single kernels. Here the costs of all layers of a network,
+`costs="v100"` (`checkmate_tf/layers/v100.py`) is fitted to single kernels. Here the costs of all layers of a network,
 its loss and its gradients are added up, and compared with what others measured (`data/v100_published.csv`, with
 sources). Nothing is run on a GPU. Less than a minute.
 
@@ -23,7 +23,7 @@ import numpy as np
 from models import MODELS, application
 
 from checkmate_tf.graph import FORWARD
-from checkmate_tf.trace.layers import layer_graph
+from checkmate_tf.layers.graph import layer_graph
 
 L = keras.layers
 ROOT = Path(__file__).resolve().parents[1]

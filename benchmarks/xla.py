@@ -2,7 +2,7 @@
 
 One training step of Keras (Adam), compiled by XLA in five ways: as it is; emitted as it is emitted for TensorFlow
 (control edges); with `XlaOptimizationBarrier` over each kept value and the gradients before it, as `jax.checkpoint`
-does; and tied by data to those gradients (`checkmate_tf.execute.xla`). All emitted steps follow one plan, for a share
+does; and tied by data to those gradients (`checkmate_tf.emit.xla`). All emitted steps follow one plan, for a share
 of the plain step's predicted activation peak.
 
 A measurement is a child process of its own, which takes from XLA's dump the bytes of temporary memory that its buffer
@@ -119,8 +119,8 @@ def measure(request: dict, folder: Path) -> dict:
     """Compile and run the step of the request; XLA dumps to `folder`."""
     import tensorflow as tf
 
-    from checkmate_tf.execute.controller import build_training
-    from checkmate_tf.execute.spec import data_spec
+    from checkmate_tf.keras.controller import build_training
+    from checkmate_tf.keras.spec import data_spec
 
     network = networks()[request["network"]]
     model = network.model()
@@ -174,7 +174,7 @@ def planned(model: Any, spec: Any, network: Network, fraction: float) -> tuple[P
     from checkmate_tf.schedule import keep_all
     from checkmate_tf.strategies import SolveOptions, solve
     from checkmate_tf.trace.program import build_program
-    from checkmate_tf.trace.static import with_static_batch
+    from checkmate_tf.trace.sizes.static import with_static_batch
     from checkmate_tf.trace.step import trace_step
 
     traced = trace_step(model.train_step, spec, sums_of_two=False)
@@ -206,8 +206,8 @@ def emission(way: str, program: Program, schedule: Schedule) -> Callable[..., An
     import tensorflow as tf
     from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_optimization_barrier
 
-    from checkmate_tf.execute.emit import emit
-    from checkmate_tf.execute.xla import XlaEmission, emit_for_xla, recomputed_runs
+    from checkmate_tf.emit.emit import emit
+    from checkmate_tf.emit.xla import XlaEmission, emit_for_xla, recomputed_runs
 
     class WithBarriers(XlaEmission):
         """Puts an optimization barrier over a kept value and what was computed last, in the place of the token."""

@@ -14,15 +14,15 @@ from typing import Any
 __version__ = "0.1.0"
 
 _LAZY = {
-    "compile": "execute.keras",
-    "restore": "execute.keras",
-    "gradient_function": "execute.keras",
+    "compile": "keras.api",
+    "restore": "keras.api",
+    "gradient_function": "keras.api",
     "Graph": "graph",
     "Plan": "plan",
     "Schedule": "schedule",
     "Report": "report",
     "evaluate": "plan",
-    "max_batch_size": "batch",
+    "max_batch_size": "largest_batch.api",
     "solve": "strategies",
 }
 _ERRORS = (

@@ -6,6 +6,7 @@ Every error that the package raises on purpose derives from `CheckmateError`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class CheckmateError(Exception):
@@ -86,3 +87,13 @@ class OperatorsError(CheckmateError, ValueError):
 
 class OutputError(CheckmateError, OSError):
     """A file that cannot be written."""
+
+
+def show_value(value: Any) -> str:
+    """A value in a few words, for messages."""
+    if isinstance(value, (dict, list, tuple)):
+        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
+    if isinstance(value, int) and value.bit_length() > 200:
+        return "a number of more than 60 digits"
+    text = "null" if value is None else ascii(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -194,7 +194,7 @@ class Schedule:
         PlanError
             If it is not a schedule of its graph.
         """
-        from .schedule_file import write_schedule
+        from .files.schedules import write_schedule
 
         write_schedule(self, path)
 
@@ -210,12 +210,12 @@ class Schedule:
         PlanError
             If the file cannot be read, is no schedule, or is one of another graph: tells what differs.
         """
-        from .schedule_file import read_schedule, schedule_from_dict
+        from .files.schedules import read_schedule, schedule_from_dict
 
         return schedule_from_dict(read_schedule(path), graph, str(path))
 
     def plot(self, path: str | Path | None = None, **options: Any) -> Figure:
-        """R and S as matrices beside the memory over the step; see `report.plots.plot_schedule`.
+        """R and S as matrices beside the memory over the step; see `draw.plots.plot_schedule`.
 
         Parameters
         ----------
@@ -228,7 +228,7 @@ class Schedule:
         -------
         matplotlib.figure.Figure
         """
-        from .report.plots import plot_schedule
+        from .draw.plots import plot_schedule
 
         return plot_schedule(self, path, **options)
 

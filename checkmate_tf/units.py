@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
-from .errors import BudgetError
-from .jsonfile import show_value
+from .errors import BudgetError, show_value
 
 __all__ = ["MOST_BYTES", "MOST_TEXT", "Budget", "format_bytes", "parse_budget"]
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from checkmate_tf.execute import fit, planner
-from checkmate_tf.execute.measure import Device
+from checkmate_tf.device.measure import Device
+from checkmate_tf.fit import fit, pipeline
 from checkmate_tf.plan import evaluate
 from checkmate_tf.report import Peak
 
@@ -29,7 +29,7 @@ def says(monkeypatch, measure):
         calls.append((limit_bytes, most_bytes))
         return measure(job, evaluate(job.graph, plan).peak_bytes, not limit_bytes)
 
-    monkeypatch.setattr(planner, "op_workspaces", lambda ops, **_: np.zeros(len(ops), np.int64))
+    monkeypatch.setattr(pipeline, "op_workspaces", lambda ops, **_: np.zeros(len(ops), np.int64))
     monkeypatch.setattr(fit, "_measure", told)
     return calls
 
@@ -64,6 +64,6 @@ PEAKS: list[int] = []
 
 
 def crowd(monkeypatch, peaks):
-    monkeypatch.setattr("checkmate_tf.execute.controller.find_device", lambda: Crowded("CPU:0", 10**9, measurable=True))
-    monkeypatch.setattr(planner, "_foreign_bytes", lambda program, device: 0)
+    monkeypatch.setattr("checkmate_tf.keras.controller.find_device", lambda: Crowded("CPU:0", 10**9, measurable=True))
+    monkeypatch.setattr(pipeline, "_foreign_bytes", lambda program, device: 0)
     PEAKS[:] = peaks

@@ -13,7 +13,7 @@ from cases import Case, compile_quickly, make, program_of
 
 from checkmate_tf.graph import Graph
 from checkmate_tf.schedule import keep_all
-from checkmate_tf.strategies.feasible import minimum_budget
+from checkmate_tf.strategies.search.minimum_budget import minimum_budget
 
 __all__ = ["Peaks", "measured_plain_bytes", "peaks_of", "peaks_of_graph"]
 

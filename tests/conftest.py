@@ -54,7 +54,7 @@ def _search_compiled():
         from checkmate_tf.errors import InfeasibleBudgetError
         from checkmate_tf.schedule import keep_all
         from checkmate_tf.strategies import SolveOptions, solve
-        from checkmate_tf.strategies.feasible import minimum_budget
+        from checkmate_tf.strategies.search.minimum_budget import minimum_budget
 
         graph = transformer(3)
         for _ in range(2):  # what the first round compiles takes its time
@@ -79,7 +79,7 @@ def _cost_cache(tmp_path_factory):
 def _schedule_cache(tmp_path_factory, monkeypatch):
     """Schedules are kept for the test that solved for them, and for no other."""
     folder = tmp_path_factory.getbasetemp() / "schedules" / uuid.uuid4().hex
-    monkeypatch.setattr("checkmate_tf.schedule_cache.schedule_folder", lambda: folder)
+    monkeypatch.setattr("checkmate_tf.fit.cache.schedule_folder", lambda: folder)
 
 
 @pytest.fixture
@@ -107,6 +107,6 @@ def fresh_keras():
 @pytest.fixture
 def folder():
     """That of the test's schedules."""
-    from checkmate_tf import schedule_cache
+    from checkmate_tf.fit import cache
 
-    return schedule_cache.schedule_folder()
+    return cache.schedule_folder()

@@ -10,7 +10,7 @@ import pytest
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 keras = pytest.importorskip("keras")
 
-from checkmate_tf.costs.profile_table import ProfileTable  # noqa: E402
+from checkmate_tf.profiles.table import ProfileTable  # noqa: E402
 
 L = keras.layers
 

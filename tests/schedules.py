@@ -11,11 +11,11 @@ from graphs import chain
 from hypothesis import strategies as st
 
 from checkmate_tf.errors import CheckmateError
-from checkmate_tf.execute.job import PlanOptions
+from checkmate_tf.files.schedules import schedule_to_dict
+from checkmate_tf.fit.job import PlanOptions
 from checkmate_tf.graph import Graph
 from checkmate_tf.plan import evaluate
 from checkmate_tf.schedule import Schedule
-from checkmate_tf.schedule_file import schedule_to_dict
 from checkmate_tf.strategies import SolveOptions
 from checkmate_tf.units import parse_budget
 

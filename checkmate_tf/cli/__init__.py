@@ -55,7 +55,7 @@ def demo(
     Real images (scikit-learn's handwritten digits, nothing is downloaded), each run in a process of its own.
     """
     from .console import guarded
-    from .demo import run_demo
+    from .demo.command import run_demo
 
     guarded(json, lambda: run_demo(output, quick, json))
 

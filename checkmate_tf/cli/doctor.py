@@ -106,7 +106,7 @@ def _tensorflow() -> dict[str, Any]:
 def _devices() -> list[dict[str, Any]]:
     import tensorflow as tf
 
-    from ..execute.measure import find_device
+    from ..device.measure import find_device
 
     used = find_device()
     rows = []
@@ -125,7 +125,7 @@ def _devices() -> list[dict[str, Any]]:
 
 
 def _statistics() -> bool:
-    from ..execute.measure import find_device
+    from ..device.measure import find_device
 
     return find_device().measurable
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CostError
+from ..files.graphs import graph_to_dict
+from ..files.jsonfile import check_output, to_json, write_json
 from ..graph import Graph
-from ..interchange import graph_to_dict
-from ..jsonfile import check_output, to_json, write_json
 from ..units import format_bytes
 from .console import BadInput, prepare_tensorflow, progress_lines, stderr
 from .planned import DEFAULT_BATCH
@@ -46,7 +46,7 @@ def run_graph(command: GraphCommand) -> None:
     CheckmateError
         For bad input.
     """
-    from .models import compile_if_needed, load_model, parse_shape
+    from ..keras.sources import compile_if_needed, load_model, parse_shape
     from .profile import dtype_policy
 
     shape = parse_shape(command.input_shape)
@@ -82,42 +82,42 @@ def run_graph(command: GraphCommand) -> None:
 
 def _traced(level: str, model: Any, batch_size: int | None, costs: Any, data: Any) -> Graph:
     if level == "layer":
-        from ..trace.layers import layer_graph
+        from ..layers.graph import layer_graph
 
         return layer_graph(model, batch_size or DEFAULT_BATCH, costs)
-    from ..execute.keras import op_graph
+    from ..keras.api import op_graph
 
     return op_graph(model, batch_size, costs, data=data)
 
 
 def _profiled(command: GraphCommand, model: Any, batch_size: int | None, data: Any) -> Graph | None:
     """With the costs of a stored profile; at layer level also with those of a profile made now, else None."""
-    from ..costs.profile_file import find_profile
-    from ..costs.profile_table import graph_with_profile
-    from ..costs.profiling import differs_from, profile_model
+    from ..profiles.file import find_profile
+    from ..profiles.run import differs_from, profile_model
+    from ..profiles.table import graph_with_profile
 
     notes, level = stderr(), command.level
     if command.profile is None and level == "op":
         return None
     if batch_size is None:
-        from ..execute.spec import data_spec
+        from ..keras.spec import data_spec
 
         batch_size = data_spec(model, None, None, data)[1]
     if command.profile is None:
-        from ..execute.progress import progress_bars
+        from ..keras.progress import progress_bars
 
         with progress_bars(True if sys.stderr.isatty() else progress_lines()) as tell:
             table, _ = profile_model(model, [batch_size], tell=tell)
         return graph_with_profile(_traced(level, model, batch_size, "flops", data), table, batch_size)
     if command.profile.suffix == ".npy":
-        from ..costs.artifact_profile import graph_with_artifact
+        from ..profiles.artifact import graph_with_artifact
 
         return graph_with_artifact(_traced(level, model, batch_size, "flops", data), command.profile, batch_size)
     path, table = find_profile(command.profile, level, differs_from(model))
     notes.print(f"costs of {path}: {table.origin(batch_size)}", highlight=False, markup=False, soft_wrap=True)
     if level == "layer":
         return graph_with_profile(_traced(level, model, batch_size, "flops", data), table, batch_size, str(path))
-    from ..costs.step_profile import op_costs_from
+    from ..profiles.steps import op_costs_from
 
     graph = _traced(level, model, batch_size, op_costs_from(table, batch_size, str(path)), data)
     return graph.with_costs(graph.costs, "us")
@@ -129,7 +129,7 @@ def _precision(command: GraphCommand) -> str | None:
 
     if command.profile is None or command.profile.suffix != ".json" or from_file(command.model):
         return None
-    from ..costs.profile_file import read_profile
+    from ..profiles.file import read_profile
 
     precision = read_profile(command.profile).precision
     return precision if precision in PRECISIONS else None

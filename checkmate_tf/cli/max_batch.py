@@ -11,8 +11,8 @@ from ..units import format_bytes, parse_budget
 from .console import BadInput, prepare_tensorflow, print_json, stderr, stdout
 
 if TYPE_CHECKING:
-    from ..execute.largest_batch import Verified
-    from ..strategies.max_batch import MaxBatch
+    from ..largest_batch.search import Verified
+    from ..strategies.max_batch.linear import MaxBatch
 
 __all__ = ["MaxBatchCommand", "parse_overhead", "run_max_batch"]
 
@@ -64,8 +64,8 @@ def run_max_batch(command: MaxBatchCommand) -> None:
     CheckmateError
         For bad input, and if not even one sample fits.
     """
-    from ..batch import max_batch_size
-    from .models import compile_if_needed, load_model, parse_shape
+    from ..keras.sources import compile_if_needed, load_model, parse_shape
+    from ..largest_batch.api import max_batch_size
 
     overhead = parse_overhead(command.max_overhead)
     parse_budget(command.memory)
@@ -75,7 +75,7 @@ def run_max_batch(command: MaxBatchCommand) -> None:
     notes = stderr()
     source: Any
     if command.model.endswith(".json"):
-        from ..interchange import read_graph
+        from ..files.graphs import read_graph
 
         if command.verify:
             raise BadInput(f"--verify trains the model for real, but {command.model!r} is a graph: give the model")
@@ -147,7 +147,7 @@ def _verify(
     """Try it for real, with a line for each trial and what goes on meanwhile."""
     from rich.markup import escape
 
-    from ..execute.largest_batch import Probe, Source, try_for_real
+    from ..largest_batch.search import Probe, Source, try_for_real
 
     notes = stderr()
     source = Source(command.model, shape, command.classes, command.optimizer, command.loss)

@@ -40,7 +40,7 @@ def run_plan(command: PlanCommand) -> None:
     if command.save is not None:
         report.schedule.save(command.save)
     if command.plot is not None:
-        from ..report.plots import plot_schedule
+        from ..draw.plots import plot_schedule
 
         plot_schedule(report.schedule, command.plot)
     if command.json:

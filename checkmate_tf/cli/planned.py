@@ -48,9 +48,9 @@ def check_asked(asked: Asked) -> None:
     BudgetError, BadInput
         Names the option, and what it may be.
     """
+    from ..keras.sources import parse_shape
     from ..operators import OPERATORS
     from ..strategies import STRATEGIES
-    from .models import parse_shape
 
     parse_budget(asked.budget)
     parse_shape(asked.input_shape)
@@ -74,7 +74,7 @@ def planned(asked: Asked) -> tuple[Report, str]:
     CheckmateError
         As `checkmate_tf.compile`, or `BadInput`.
     """
-    from .models import compile_if_needed, load_model, parse_shape
+    from ..keras.sources import compile_if_needed, load_model, parse_shape
 
     prepare_tensorflow()
     import checkmate_tf

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .console import BadInput, prepare_tensorflow, print_json, progress_lines, stderr, stdout
 
 if TYPE_CHECKING:
-    from ..costs.profile_table import ProfileTable
+    from ..profiles.table import ProfileTable
 
 __all__ = ["PRECISIONS", "ProfileCommand", "dtype_policy", "from_file", "parse_batch_sizes", "run_profile"]
 
@@ -89,15 +89,15 @@ def run_profile(command: ProfileCommand) -> None:
     CheckmateError
         For bad input, or if a node cannot be timed.
     """
-    from .models import load_model, parse_shape
+    from ..keras.sources import load_model, parse_shape
 
     batch_sizes = parse_batch_sizes(command.batch_sizes)
     shapes = [parse_shape(text) for text in command.input_shapes] or [None]
     _check(command)
     prepare_tensorflow()
-    from ..costs.profiling import profile_model
-    from ..execute.progress import progress_bars
-    from .models import compile_if_needed
+    from ..keras.progress import progress_bars
+    from ..keras.sources import compile_if_needed
+    from ..profiles.run import profile_model
 
     notes, documents = stderr(), []
     for shape in shapes:

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..interchange import GRAPH_FORMAT, RESULT_FORMAT, graph_from_dict
-from ..jsonfile import check_output, write_text
+from ..files.graphs import GRAPH_FORMAT, graph_from_dict
+from ..files.jsonfile import check_output, write_text
+from ..files.results import RESULT_FORMAT
 from .console import BadInput, print_json, stderr, stdout
 from .planned import Asked, check_asked, planned
 
 if TYPE_CHECKING:
+    from ..files.answers import Answer
     from ..graph import Graph
     from ..report import Report
-    from ..report.result_file import Answer
 
 __all__ = ["ReportCommand", "run_report"]
 
@@ -63,7 +64,7 @@ def _read(files: Sequence[str]) -> list[tuple[Graph, list[Answer]]]:
     GraphError, PlanError, BadInput
         Names the file and the place in it.
     """
-    from ..report.result_file import answer_from_dict, load_json
+    from ..files.answers import answer_from_dict, load_json
 
     found: list[tuple[Graph, list[Answer]]] = []
     for source in files:

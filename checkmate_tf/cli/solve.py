@@ -16,9 +16,10 @@ from typing import Any
 import typer
 
 from ..errors import BudgetError, InfeasibleBudgetError
+from ..files.graphs import read_graph
+from ..files.jsonfile import check_output, to_json, write_json
+from ..files.results import infeasible_result, result_to_dict
 from ..graph import Graph
-from ..interchange import infeasible_result, read_graph, result_to_dict
-from ..jsonfile import check_output, to_json, write_json
 from ..plan import evaluate, plan_from_sequence
 from ..units import MOST_BYTES, MOST_TEXT, format_bytes, parse_budget
 from .console import INFEASIBLE, BadInput, show_error, stderr, stdout

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..jsonfile import write_text
+from ..files.jsonfile import write_text
 
 __all__ = ["cache_folder", "cache_path", "load", "save"]
 

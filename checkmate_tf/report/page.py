@@ -7,17 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ..draw.canvas import COLORS, ORANGE, short
+from ..draw.plots import plot_memory, plot_schedule, predicted_curve, time_unit
+from ..draw.report_plot import plot_report
+from ..files.answers import Answer
 from ..graph import BACKWARD, FORWARD, Graph
 from ..schedule import Schedule, keep_all
 from ..units import format_bytes
-from .canvas import COLORS, ORANGE, short
 from .cost_plot import plot_costs
 from .graph_plot import plot_graph
 from .html import Picture, Section, Table, picture
-from .plots import plot_memory, plot_schedule, predicted_curve, time_unit
 from .report import Report
-from .report_plot import plot_report
-from .result_file import Answer
 
 __all__ = ["graph_section", "report_section"]
 

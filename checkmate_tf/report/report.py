@@ -218,7 +218,7 @@ class Report:
     def plot(
         self, path: str | Path | None = None, *, samples: Sequence[Sequence[float]] | None = None, **options: Any
     ) -> Figure:
-        """Memory predicted and, as far as it was measured, measured; see `report.report_plot.plot_report`.
+        """Memory predicted and, as far as it was measured, measured; see `draw.report_plot.plot_report`.
 
         Parameters
         ----------
@@ -233,7 +233,7 @@ class Report:
         -------
         matplotlib.figure.Figure
         """
-        from .report_plot import plot_report
+        from ..draw.report_plot import plot_report
 
         return plot_report(self, path, samples=samples, **options)
 

@@ -5,7 +5,7 @@ own.
 """
 
 from .gurobi import gurobi_licence
-from .problem import Milp, Products, Solution, safe_bound
+from .program import Milp, Products, Solution, safe_bound
 from .rows import Rows
 from .solve import SOLVERS, check_solver, solve_milp
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from .problem import Milp, Report, Solution
+from .program import Milp, Report, Solution
 
 __all__ = ["solve"]
 

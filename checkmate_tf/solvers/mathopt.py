@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from .problem import Milp, Report, Solution, safe_bound
+from .program import Milp, Report, Solution, safe_bound
 
 __all__ = ["METHODS", "solve"]
 

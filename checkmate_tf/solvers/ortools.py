@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from .problem import Milp, Solution, safe_bound
+from .program import Milp, Solution, safe_bound
 
 __all__ = ["METHODS", "solve"]
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from ..errors import StrategyError
 from .gurobi import LIMIT, gurobi_licence
-from .problem import Milp, Solution
-from .process import JsonProcess
+from .json_process import JsonProcess
+from .program import Milp, Solution
 
 __all__ = ["SOLVERS", "SolverProgress", "check_solver", "solve_milp"]
 

@@ -15,8 +15,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from .problem import Milp, Products, Solution
-from .process import keep_output, limit_memory, say
+from .json_process import keep_output, limit_memory, say
+from .program import Milp, Products, Solution
 
 _PAUSE = 0.2  # seconds between two reports of a bound
 

@@ -59,37 +59,54 @@ STRATEGIES: dict[str, Strategy] = {
     "checkmate": Strategy(
         "checkmate:checkmate", "search and proven bound for problem (9)", _CHECKMATE, True, True, True, proves=True
     ),
-    "checkpoint-all": Strategy("baselines:checkpoint_all", "nothing is recomputed", _CHECKMATE, True, False, False),
-    "griewank": Strategy("griewank:griewank", "revolve, chains only", _REVOLVE, False, False, "partly"),
-    "chen-sqrt": Strategy("chen:chen_sqrt", "sqrt(n) segments, chains only", _CHEN, False, False, False),
-    "chen-greedy": Strategy("chen:chen_greedy", "segments of a size, chains only", _CHEN, False, False, "partly"),
+    "checkpoint-all": Strategy(
+        "baselines.checkpoint_all:checkpoint_all", "nothing is recomputed", _CHECKMATE, True, False, False
+    ),
+    "griewank": Strategy("baselines.griewank:griewank", "revolve, chains only", _REVOLVE, False, False, "partly"),
+    "chen-sqrt": Strategy("baselines.chen:chen_sqrt", "sqrt(n) segments, chains only", _CHEN, False, False, False),
+    "chen-greedy": Strategy(
+        "baselines.chen:chen_greedy", "segments of a size, chains only", _CHEN, False, False, "partly"
+    ),
     "ap-sqrt": Strategy(
-        "articulation:ap_sqrt", "sqrt(n) of the points of articulation", _CHECKMATE, "partly", False, False
+        "baselines.articulation:ap_sqrt", "sqrt(n) of the points of articulation", _CHECKMATE, "partly", False, False
     ),
     "ap-greedy": Strategy(
-        "articulation:ap_greedy", "segments between points of articulation", _CHECKMATE, "partly", False, "partly"
+        "baselines.articulation:ap_greedy",
+        "segments between points of articulation",
+        _CHECKMATE,
+        "partly",
+        False,
+        "partly",
     ),
-    "linearized-sqrt": Strategy("linearized:linearized_sqrt", "sqrt(n) of all nodes", _CHECKMATE, True, False, False),
+    "linearized-sqrt": Strategy(
+        "baselines.linearized:linearized_sqrt", "sqrt(n) of all nodes", _CHECKMATE, True, False, False
+    ),
     "linearized-greedy": Strategy(
-        "linearized:linearized_greedy", "segments of a size, of all nodes", _CHECKMATE, True, False, "partly"
+        "baselines.linearized:linearized_greedy", "segments of a size, of all nodes", _CHECKMATE, True, False, "partly"
     ),
-    "milp": Strategy("milp:milp", "problem (9) in a solver of programs", _CHECKMATE, True, True, True, proves=True),
-    "lp-rounding": Strategy("rounding:lp_rounding", "relaxation, rounded in two phases", _CHECKMATE, True, True, True),
+    "milp": Strategy(
+        "programs.milp:milp", "problem (9) in a solver of programs", _CHECKMATE, True, True, True, proves=True
+    ),
+    "lp-rounding": Strategy(
+        "programs.rounding:lp_rounding", "relaxation, rounded in two phases", _CHECKMATE, True, True, True
+    ),
     "lp-rounding-random": Strategy(
-        "rounding:lp_rounding_random", "relaxation, rounded at random", _CHECKMATE, True, True, True
+        "programs.rounding:lp_rounding_random", "relaxation, rounded at random", _CHECKMATE, True, True, True
     ),
     "twremat": Strategy(
-        "treewidth:twremat", "divide and conquer on a tree decomposition", _TWREMAT, True, False, "partly"
+        "treewidth.twremat:twremat", "divide and conquer on a tree decomposition", _TWREMAT, True, False, "partly"
     ),
     "xla-greedy": Strategy(
         "xla_greedy:xla_greedy", "the greedy pass of XLA, as told there", _TWREMAT, True, False, True
     ),
-    "moccasin": Strategy("moccasin:moccasin", "retention intervals in the input order", _MOCCASIN, True, True, True),
+    "moccasin": Strategy(
+        "moccasin.strategy:moccasin", "retention intervals in the input order", _MOCCASIN, True, True, True
+    ),
     "moccasin-free": Strategy(
-        "moccasin:moccasin_free", "retention intervals in any order", _MOCCASIN, True, True, True
+        "moccasin.strategy:moccasin_free", "retention intervals in any order", _MOCCASIN, True, True, True
     ),
     "monet-noop": Strategy(
-        "monet:monet_noop", "forward values by stages of the backward pass", _MONET, "partly", True, True
+        "monet.strategy:monet_noop", "forward values by stages of the backward pass", _MONET, "partly", True, True
     ),
 }
 """Every strategy by its name."""
@@ -137,8 +154,8 @@ def solve(
 def minimum_budget(graph: Graph, time_limit: float = 12.0) -> tuple[int, int, int]:
     """Bytes that any schedule needs, bytes that a known schedule needs, and the node that needs the first.
 
-    See `strategies.feasible.minimum_budget`.
+    See `strategies.search.minimum_budget.minimum_budget`.
     """
-    from .feasible import minimum_budget as bracket
+    from .search.minimum_budget import minimum_budget as bracket
 
     return bracket(graph, time_limit)

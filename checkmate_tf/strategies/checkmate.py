@@ -20,12 +20,12 @@ import numpy as np
 from ..graph import BACKWARD, Graph
 from ..plan import evaluate, plan_from_sequence
 from ..schedule import Schedule
-from ..solvers.child import BoundProcess
-from ..solvers.intervals import IntervalsProcess
-from .feasible import infeasible, proven_minimum, tightest, without_solving
-from .moccasin import improve
+from .moccasin.cpsat_process import IntervalsProcess
+from .moccasin.strategy import improve
 from .options import SolveOptions
-from .search import KeepSet, search
+from .programs.bound_process import BoundProcess
+from .search.minimum_budget import infeasible, proven_minimum, tightest, without_solving
+from .search.search import KeepSet, search
 
 __all__ = ["checkmate"]
 

@@ -36,10 +36,9 @@ import numpy as np
 
 from ..graph import Graph
 from ..schedule import Schedule, keep_all
-from .feasible import infeasible
-from .legal import legalise
 from .options import SolveOptions
-from .useless import without_useless
+from .orders import legalise, without_dead
+from .search.minimum_budget import infeasible
 
 __all__ = ["greedy_sequence", "xla_greedy"]
 
@@ -97,7 +96,7 @@ def greedy_sequence(graph: Graph, limit_bytes: int) -> list[int]:
     -----
     O(computations * values in memory * inputs) at worst. Values are tried from the largest, and mostly few are.
     """
-    return legalise(graph, without_useless(graph, _Walk(graph, limit_bytes).run()))
+    return legalise(graph, without_dead(graph, _Walk(graph, limit_bytes).run()))
 
 
 class _Walk:

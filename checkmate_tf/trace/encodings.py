@@ -31,9 +31,9 @@ import tensorflow as tf
 from tensorflow.python.framework import func_graph
 from tensorflow.python.ops import gen_nn_ops, handle_data_util
 
-from .loops import copy_functions
 from .ops import copy_attributes, inputs_of, is_source
 from .order import is_gradient
+from .sizes.loops import copy_functions
 from .step import TracedStep
 
 __all__ = ["EncodedStep", "Encoding", "encoded", "find_encodings"]

@@ -25,7 +25,7 @@ from ..errors import DynamicShapeError
 from ..graph import BACKWARD, FORWARD, LOSS, Graph
 from .ops import ELEMENTWISE, SUMS, inputs_of, is_read_only, is_source, is_stateful, view_of, writes_resource
 from .order import is_gradient
-from .static import StaticStep
+from .sizes.static import StaticStep
 from .step import TracedStep
 from .trees import gather_trees, within_trees
 

@@ -19,7 +19,7 @@ from ..errors import ModelError
 from .ops import inputs_of, is_source
 from .order import topological
 from .program import SOURCE, Program
-from .static import StaticStep
+from .sizes.static import StaticStep
 from .step import TracedStep
 
 __all__ = ["Replicas", "split_replicas"]

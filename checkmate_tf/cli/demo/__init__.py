@@ -1,0 +1,1 @@
+"""`checkmate-tf demo`."""

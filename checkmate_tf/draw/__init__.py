@@ -1,0 +1,1 @@
+"""Pictures of memory and of schedules, drawn with matplotlib."""

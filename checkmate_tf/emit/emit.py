@@ -1,0 +1,294 @@
+"""The static rematerialized graph: a traced step emitted again in the order of a plan.
+
+Each computation of a node emits its operations anew, reading the newest copies of their inputs, so a value dies with
+its last reader and TensorFlow frees it: a deallocation needs no operation.
+
+TensorFlow would run every recomputation at once, and nothing would be saved, so computations wait by control edges for
+those that must have finished (see `ordering`). Four rules keep numbers, oneDNN's fusions and memory what they are:
+
+- an edge ends at a new Identity of one floating-point input, and starts at a new Identity of a result, never at the
+  operations themselves: oneDNN fuses operations only if their control inputs agree (Conv2D with BiasAdd,
+  Conv2DBackpropFilter with BiasAddGrad), Grappler only those without control edges;
+- the filter's gradient is gated on its activation, since it shares its other input with BiasAddGrad; and nothing waits
+  for BiasAddGrad, which may run as late as the filter's gradient that it is fused with;
+- a loop is gated on all of its state, its counters included;
+- a gradient that reads no floating-point value but constants (a mask that is decoded) waits for what its node reads, or
+  else the next that reads any: nothing else holds it back, and what it makes would be in memory until then. The edge
+  ends at the operation itself, since nothing of that kind is fused.
+
+Sources are emitted once. A view is emitted for each copy of what it looks at. Shape operations run once, when what
+they look at is first there. Stateful operations keep their control edges; a copy of an operation that reads variables
+comes before whatever assigns them, as the original does.
+
+Grappler rewrites sums by what it knows of them, and so their last bits: a step planned with an open batch size gets its
+shape operations as constants when it is emitted for the batch that was planned. Sums of three and more are traced as
+sums of two (see `trace.sums`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from ..errors import PlanError
+from ..plan import Plan
+from ..trace.ops import SUMS, copy_attributes, inputs_of, is_stateful
+from ..trace.order import is_gradient
+from ..trace.program import LARGE, SHAPE, SMALL, SOURCE, VIEW, Program
+from ..trace.sizes.loops import copy_functions
+from .ordering import needed_order
+
+__all__ = ["Emission", "emit"]
+
+_FUSED_LATER = frozenset({"Pad", "PadV2", "MirrorPad", "BiasAddGrad"})
+_LOOPS = frozenset({"While", "StatelessWhile"})
+
+# The input on which to gate, where it is not simply the first that will do.
+_GATED_INPUT = {
+    "Conv2DBackpropFilter": 0,
+    "Conv3DBackpropFilterV2": 0,
+    "DepthwiseConv2dNativeBackpropFilter": 0,
+    "Conv2DBackpropInput": 2,
+    "Conv3DBackpropInputV2": 2,
+    "DepthwiseConv2dNativeBackpropInput": 2,
+}
+
+
+def emit(
+    program: Program,
+    plan: Plan,
+    limit_bytes: int,
+    inputs: Sequence[tf.Tensor],
+    checks: Sequence[tf.Operation] = (),
+) -> Any:
+    """Emit a plan into the graph under construction.
+
+    Parameters
+    ----------
+    program : Program
+        The traced step.
+    plan : Plan
+        For `program.graph`.
+    limit_bytes : int
+        Memory that computations may use which run in another order than the plan's, constants included: its peak or
+        more, or 0 for the plan's own order.
+    inputs : sequence of tf.Tensor
+        The batch, flattened as the traced step's inputs.
+    checks : sequence of tf.Operation
+        No effect of the step comes before these.
+
+    Returns
+    -------
+    nest
+        What the step returns, in its own structure.
+    """
+    emission = Emission(program, tf.compat.v1.get_default_graph(), inputs, checks)
+    emission.run(plan, needed_order(program.graph, plan, limit_bytes))
+    return emission.outputs()
+
+
+class Emission:
+    """State of one emission: the newest copy of everything emitted so far."""
+
+    def __init__(
+        self,
+        program: Program,
+        graph: tf.Graph,
+        inputs: Sequence[tf.Tensor],
+        checks: Sequence[tf.Operation] = (),
+    ) -> None:
+        self.program = program
+        self.graph = graph
+        self.checks = list(checks)
+        copy_functions(program.step.graph, graph)
+        planned = (program.static.tensors[id(t)].shape for t in program.step.inputs)
+        full = all(t.shape.as_list() == shape.as_list() for t, shape in zip(inputs, planned, strict=True))
+        self.shapes_known = full  # then Grappler sees the constants that it sees in a step traced for this batch
+        self.current: dict[tf.Operation, list[tf.Tensor]] = {}  # outputs of the newest copy
+        self.copies: dict[tf.Operation, list[tf.Operation]] = {}
+        self.seen_from: dict[tf.Operation, tuple[int, ...]] = {}  # ids of the inputs of a view's newest copy
+        self.comes_after: dict[int, int] = {}  # id of a tensor -> how many computations finish before it is made
+        self.wait = 0  # how many must have finished before the computation that is being emitted
+        self.barriers: dict[int, tf.Operation] = {}  # after so many computations
+        self.finished: dict[tf.Operation, None] = {}  # what the next barrier waits for
+        self.maker: dict[int, tf.Operation] = {}  # id of a tensor -> the copy that owns its buffer
+        for given, t in zip(program.step.inputs, inputs, strict=True):
+            self.current[given.op] = [t]
+        for external, internal in program.step.captures:
+            self.current[internal.op] = [external]
+        while getattr(graph, "is_control_flow_graph", False):  # the body of a loop, which captures no such values
+            graph = graph.outer_graph
+        for ask, internal in program.step.call_time:
+            spec = tf.TensorSpec(internal.shape, internal.dtype)
+            self.current[internal.op] = [graph.capture_call_time_value(lambda ask=ask: ask()[0], spec)]
+
+    def run(self, plan: Plan, order: Sequence[int]) -> None:
+        """Emit all computations; each waits for as many of the first ones as `order` says."""
+        awaited, computed = set(order) - {0}, set[int]()
+        for position, node in enumerate(plan.sequence):
+            if position in awaited:
+                self._put_barrier(position)
+            self.wait = order[position]
+            self._compute(node, first=node not in computed)
+            computed.add(node)
+
+    def outputs(self) -> Any:
+        """What the step returns, in its own structure; ask when all is emitted."""
+        structured = self.program.step.structured_outputs
+        flat = [None if t is None else self.tensor(t) for t in tf.nest.flatten(structured)]
+        return tf.nest.pack_sequence_as(structured, flat)
+
+    def tensor(self, t: tf.Tensor) -> tf.Tensor:
+        """The newest copy of a traced tensor, emitted if it is free to emit."""
+        op = t.op
+        kind = self.program.classes.get(op, SOURCE)
+        if kind == VIEW:
+            sources = tuple(id(self.tensor(i)) for i in inputs_of(op))
+            if self.seen_from.get(op) != sources:
+                self._emit(op)
+                self.seen_from[op] = sources
+        elif op not in self.current:
+            if kind not in (SOURCE, SHAPE):
+                raise PlanError(f"{op.name} is read before it is computed")
+            self._emit(op)
+        return self.current[op][t.value_index]
+
+    def _compute(self, node: int, first: bool) -> None:
+        for op in self.program.nodes[node]:
+            large = self.program.classes[op] == LARGE
+            self._emit(op, gate=large and self.wait > 0, late=self._late(op, node) if large else ())
+            reads_large = any(self.program.classes.get(self._owner(t)) == LARGE for t in inputs_of(op))
+            if (large or reads_large) and op.type not in _FUSED_LATER:
+                for t in inputs_of(op):  # whoever waits for this one need not wait for what it reads
+                    self.finished.pop(self.maker.get(id(self.tensor(t))), None)
+                self.finished[self.copies[op][-1]] = None
+        if first:
+            for op in self.program.shapes[node] if node < len(self.program.shapes) else ():
+                if op not in self.current:
+                    self._emit(op)
+
+    def _late(self, op: tf.Operation, node: int) -> list[tf.Operation]:
+        """What a gradient has to wait for that reads no value: what its node reads, or else the next."""
+        mine = self.program.nodes[node]
+        reads = lambda t: t.dtype.is_floating and self._owner(t).type != "Const"  # noqa: E731 - a short callback
+        if not is_gradient(op) or any(reads(t) or self._owner(t) in mine for t in inputs_of(op)):
+            return []
+        nodes, makers = [node], list[tf.Operation]()
+        while nodes and not makers:
+            read = [self.program.source_of(t) for t in self._large_inputs(nodes)]
+            makers = [self.maker[id(self.current[t.op][t.value_index])] for t in read if t.op in self.current]
+            nodes = sorted({user for k in nodes for user in self.program.graph.users[k]})
+        return [self._watched(maker) for maker in dict.fromkeys(makers)]
+
+    def _large_inputs(self, nodes: Sequence[int]) -> list[tf.Tensor]:
+        """The large values that nodes read of others."""
+        operations = [op for k in nodes if k < len(self.program.nodes) for op in self.program.nodes[k]]
+        read = [t for op in operations for t in inputs_of(op) if self._kind(t) == LARGE]
+        return [t for t in read if self._owner(t) not in operations]
+
+    def _owner(self, t: tf.Tensor) -> tf.Operation:
+        return self.program.source_of(t).op
+
+    def _put_barrier(self, position: int) -> None:
+        """Something that runs when all that was emitted so far has run."""
+        waits = [self._watched(op) for op in self.finished]
+        with self.graph.control_dependencies([*list(self.barriers.values())[-1:], *waits]):
+            self.barriers[position] = tf.no_op(name="checkmate/barrier")
+        self.finished = {}
+
+    def _watched(self, op: tf.Operation) -> tf.Operation:
+        """Something that runs when `op` has run, and leaves `op` without an outgoing control edge of its own."""
+        result = next((t for t in op.outputs if t.dtype.is_floating), None)
+        if result is None or op.type in _LOOPS:
+            return op
+        with self.graph.control_dependencies(None), self.graph.device(op.device or None):
+            return tf.identity(result, name="checkmate/done").op
+
+    def _emit(self, op: tf.Operation, gate: bool = False, late: Sequence[tf.Operation] = ()) -> None:
+        """Emit one copy of an operation: if `gate` is set, after what its computation waits for; and after `late`."""
+        if self.shapes_known and self.program.classes.get(op) == SHAPE and self._emit_known(op):
+            return
+        inputs = [self.tensor(t) for t in inputs_of(op)]
+        controls = [copy for c in self.program.step.controls_of(op) for copy in self._control(c)]
+        if self.checks and is_stateful(op):
+            controls += self.checks
+        controls += late
+        waits = [self.comes_after.get(id(t), 0) for t in inputs]
+        after = max(waits, default=0)
+        begins = min(waits, default=0) if op.type in _LOOPS else after  # a loop with whatever is there first
+        if gate and begins < self.wait:
+            gated = self._gated_inputs(op)
+            if not gated:
+                controls.append(self.barriers[self.wait])
+            for k in gated:
+                if op.type in _LOOPS and waits[k] >= self.wait:
+                    continue
+                with self.graph.control_dependencies([self.barriers[self.wait]]), self.graph.device(op.device or None):
+                    inputs[k] = tf.identity(inputs[k], name="checkmate/gate")
+            after = max(after, self.wait)
+        with self.graph.control_dependencies(controls), self.graph.device(op.device or None):
+            copy = self.graph._create_op_internal(
+                op.type,
+                inputs,
+                [t.dtype for t in op.outputs],
+                attrs=copy_attributes(op),
+                name=op.name,
+                op_def=op.op_def,
+            )
+        self.current[op] = list(copy.outputs)
+        view = self.program.classes.get(op) == VIEW
+        for k, t in enumerate(copy.outputs):
+            source = inputs[k if op.type == "IdentityN" else 0] if view else None
+            self.maker[id(t)] = copy if source is None else self.maker.get(id(source), copy)
+        self.comes_after |= {id(t): after for t in copy.outputs if after}
+        self.copies.setdefault(op, []).append(copy)
+
+    def _emit_known(self, op: tf.Operation) -> bool:
+        """Emit the values of a shape operation, as tracing for this batch would have put them, if they are known."""
+        values = [tf.get_static_value(self.program.static.tensors[id(t)]) for t in op.outputs]
+        if op.control_inputs or any(value is None for value in values):
+            return False
+        with self.graph.control_dependencies(None), self.graph.device(op.device or None):
+            copies = [tf.constant(v, t.dtype, name=op.name) for v, t in zip(values, op.outputs, strict=True)]
+        self.current[op] = copies
+        self.maker |= {id(t): t.op for t in copies}
+        self.copies.setdefault(op, []).extend(t.op for t in copies)
+        return True
+
+    def _control(self, op: tf.Operation) -> list[tf.Operation]:
+        """All copies of an operation that another one must come after."""
+        if op not in self.copies:
+            if op in self.current:  # an input or a captured tensor: always there
+                return []
+            kind = self.program.classes.get(op, SOURCE)
+            if kind not in (SOURCE, SHAPE, VIEW):
+                raise PlanError(f"{op.name} must run before what waits for it")
+            if kind == VIEW:
+                self.tensor(op.outputs[0])
+            else:
+                self._emit(op)
+        return self.copies[op]
+
+    def _gated_inputs(self, op: tf.Operation) -> list[int]:
+        """Which inputs to hold back; none if only an edge to the operation itself will do."""
+        if op.type in SUMS:  # Grappler sorts the inputs of larger ones by name, and a gate would be another name
+            return []
+        kinds = [self._kind(t) for t in inputs_of(op)]
+        if op.type in _LOOPS:  # what reads no state would run ahead, for as long as its counter lets it
+            counts = [t.dtype.is_integer and t.shape.rank == 0 for t in inputs_of(op)]
+            return [k for k, kind in enumerate(kinds) if kind in (LARGE, SMALL) or counts[k]]
+        wanted = _GATED_INPUT.get(op.type)
+        if wanted is not None and kinds[wanted] == LARGE:
+            return [wanted]
+        for kind in (LARGE, SMALL, "Placeholder"):  # the first layer reads the batch itself
+            if kind in kinds:
+                return [kinds.index(kind)]
+        return []
+
+    def _kind(self, t: tf.Tensor) -> str:
+        """What an edge to `t` would wait for: a large or small value, the batch, or nothing that can take an edge."""
+        owner = self._owner(t)
+        kind = self.program.classes.get(owner, SOURCE) if t.dtype.is_floating else SOURCE
+        return owner.type if kind == SOURCE and t.dtype.is_floating else kind

@@ -1,0 +1,1 @@
+"""What is kept in files: JSON read strictly and within bounds, graphs, answers and schedules."""

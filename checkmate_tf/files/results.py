@@ -1,0 +1,125 @@
+"""Answers that others can check: the versioned JSON format "checkmate-result/1".
+
+An answer has "strategy", "solver", "status", "budget_bytes", "cost", "base_cost", "peak_bytes",
+"lower_bound", "gap", "seconds", "minimum_budget_bytes" and "plan":
+
+- `plan` is a list of `["compute", i]` and `["deallocate", i]`. At most one copy of a value is in memory at any time.
+  Computing i allocates its value while all inputs are there; only then are values freed. The last value of each node
+  that nobody reads is kept to the end.
+- `cost` sums the costs of all computations, `base_cost` those of every node once. `peak_bytes` is the most memory
+  during any computation, constants included.
+- `lower_bound`: no schedule within the budget costs less (proven); at least `base_cost`. `gap` is
+  cost / lower_bound - 1.
+- `status`: "optimal" (proven), "feasible", "infeasible" (proven that no schedule fits) or "unknown" (none was found,
+  though none is ruled out). For the last two `plan`, `cost`, `peak_bytes`, `lower_bound` and `gap` are null.
+- `minimum_budget_bytes`: the least budget for which a schedule is known, of whatever strategy.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..errors import InfeasibleBudgetError, PlanError
+from ..graph import Graph
+from ..plan import COMPUTE, DEALLOCATE, Plan
+from ..schedule import Schedule
+
+__all__ = ["RESULT_FORMAT", "infeasible_result", "result_to_dict"]
+
+RESULT_FORMAT = "checkmate-result/1"
+
+
+def result_to_dict(
+    schedule: Schedule, *, minimum_budget_bytes: int | None = None, budget_bytes: int | None = None
+) -> dict[str, Any]:
+    """A schedule as plain values, "checkmate-result/1".
+
+    Parameters
+    ----------
+    schedule : Schedule
+    minimum_budget_bytes : int, optional
+        The least budget with a known schedule. The schedule's own peak is one such budget.
+    budget_bytes : int, optional
+        What was asked, constants included. Default: the schedule's.
+
+    Raises
+    ------
+    PlanError
+        If the plan has two copies of one value in memory, which the format cannot tell apart. No plan of
+        `plan_from_sequence` has: a value is freed after its last reader before its node is computed again.
+    """
+    cost, base = float(schedule.cost), float(schedule.graph.base_cost)
+    bound = float(schedule.lower_bound) if math.isfinite(schedule.lower_bound) else base
+    bound = min(cost, max(bound, base))
+    return {
+        "format": RESULT_FORMAT,
+        "strategy": schedule.strategy,
+        "solver": schedule.solver,
+        "status": schedule.status,
+        "budget_bytes": schedule.budget_bytes if budget_bytes is None else int(budget_bytes),
+        "cost": cost,
+        "base_cost": base,
+        "peak_bytes": int(schedule.peak_bytes),
+        "lower_bound": bound,
+        "gap": max(0.0, cost / bound - 1) if bound else 0.0,
+        "seconds": float(schedule.seconds),
+        "minimum_budget_bytes": int(min(schedule.peak_bytes, minimum_budget_bytes or schedule.peak_bytes)),
+        "plan": _statements(schedule.plan),
+    }
+
+
+def infeasible_result(
+    graph: Graph,
+    error: InfeasibleBudgetError,
+    *,
+    strategy: str,
+    solver: str = "",
+    seconds: float = 0.0,
+    minimum_budget_bytes: int | None = None,
+) -> dict[str, Any]:
+    """The answer "checkmate-result/1" when there is no schedule: "infeasible" if that is proven, else "unknown".
+
+    Parameters
+    ----------
+    error : InfeasibleBudgetError
+        As the strategy raised it.
+    strategy, solver : str
+        What was asked.
+    seconds : float
+        Time taken.
+    minimum_budget_bytes : int, optional
+        The least budget with a known schedule, if it is below the error's.
+    """
+    least = error.minimum_bytes if minimum_budget_bytes is None else min(error.minimum_bytes, minimum_budget_bytes)
+    return {
+        "format": RESULT_FORMAT,
+        "strategy": strategy,
+        "solver": solver,
+        "status": "infeasible" if error.proven else "unknown",
+        "budget_bytes": int(error.budget_bytes),
+        "cost": None,
+        "base_cost": float(graph.base_cost),
+        "peak_bytes": None,
+        "lower_bound": None,
+        "gap": None,
+        "seconds": float(seconds),
+        "minimum_budget_bytes": int(least),
+        "plan": None,
+    }
+
+
+def _statements(plan: Plan) -> list[list[Any]]:
+    statements: list[list[Any]] = []
+    live: set[int] = set()
+    for statement in plan:
+        if statement.op == COMPUTE:
+            if statement.node in live:
+                raise PlanError(f"two copies of node {statement.node} are in memory at once; please report this")
+            live.add(statement.node)
+        elif statement.op == DEALLOCATE:
+            live.remove(statement.node)
+        else:
+            continue  # ALLOCATE: "compute" says it
+        statements.append([statement.op, statement.node])
+    return statements

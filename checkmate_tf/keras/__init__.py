@@ -1,0 +1,1 @@
+"""What Keras users call, and what stands in for their training step."""

@@ -1,0 +1,442 @@
+"""What stands in for a compiled model's training step: plans when data arrives, and watches the peak."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from ..device.measure import Device, find_device
+from ..device.region import reserve
+from ..errors import BatchSizeError, CheckmateError, InfeasibleBudgetError, ModelError
+from ..fit.job import PlanOptions, beyond_limit
+from ..fit.pipeline import Known, PlannedStep, expected_peak_bytes, plan_again, plan_step
+from ..report import Report
+from ..trace.sums import grappler_sorts
+from ..units import Budget, format_bytes
+from .distribution import Distribution
+from .frameworks import compiled_with, in_thread
+from .jit import resolve_jit
+from .spec import open_batch, spec_of_tensors
+
+__all__ = ["Controller", "batch_errors", "build_training"]
+
+log = logging.getLogger("checkmate_tf")
+
+_FULL = 0.99  # share of the budget: where data is expected to fill more of it, room is made before training
+_PLANS_AGAIN = 3  # most new plans for data, or after peaks over the budget while training
+_TOO_LARGE = "[checkmate_tf: batch too large]"  # before and after the message
+
+
+@dataclass(frozen=True, eq=False)
+class _Same:
+    """Objects compared by identity, and held, so that no other object comes to have the id of one."""
+
+    objects: tuple[Any, ...]
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, _Same)
+            and len(self.objects) == len(other.objects)
+            and all(a is b for a, b in zip(self.objects, other.objects, strict=True))
+        )
+
+    def __hash__(self) -> int:
+        return hash(tuple(map(id, self.objects)))
+
+
+class Controller:
+    """Stands in for a model's train_step: plans once for each structure of data, then emits the plan.
+
+    Attributes
+    ----------
+    plans : dict
+        Of the model as it is compiled now: by what is trained, the structure of the data and whether Grappler is on.
+    earlier : list of Known
+        All plans so far, without their steps: those of an optimizer that was replaced would keep its slots in memory.
+    compiled_since : bool
+        Whether the model was compiled again since this stands in for its step.
+    key : key of `plans`, or None
+        The plan that trains, as far as it is known: that of the last trace, or of the iterator that came last.
+    sorts : bool or None
+        Whether Grappler was on when the train function was made; it is made again for another order of terms.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        options: PlanOptions,
+        batch_size: int,
+        plain_step: Callable[[Any], Any],
+        distribution: Distribution | None = None,
+    ):
+        self.model = model
+        self.options = options
+        self.distribution = distribution
+        self.batch_size = batch_size if distribution is None else distribution.share(batch_size)
+        self.replicas = 1 if distribution is None else distribution.replicas
+        self.plain_step = plain_step
+        self.compiled = _Same(compiled_with(model))
+        self.plans: dict[Any, PlannedStep] = {}
+        self.earlier: list[Known] = []
+        self.key: Any = None
+        self.sorts: bool | None = None
+        self.unfit = 0  # least peak, bytes, for which no plan could be made
+        self.attached = self.compiled_since = False
+        self.before: dict[str, Any] = {}
+
+    def plan(self, spec: Any) -> PlannedStep:
+        """The plan for a structure of data, made if there is none yet."""
+        self._forget_compiled_before()
+        key = self._key(spec)
+        if key not in self.plans:
+            if self.earlier:
+                why = "for data of another structure, a changed model, or Grappler set on or off"
+                kept = self.options.schedule is None
+                more = "" if kept else f", without {self.options.schedule}, which was for the first plan"
+                level = logging.INFO if kept else logging.WARNING
+                log.log(level, "%s: planning again, %s%s: %s", self.model.name, why, more, spec)
+            planned = in_thread(self._plan, spec) if tf.inside_function() else self._plan(spec)  # Keras is tracing
+            key = self._key(spec)  # building the optimizer may have changed it
+            self.plans[key] = planned
+            self.earlier.append(planned.known)
+        self.key = key
+        return self.plans[key]
+
+    def _plan(self, spec: Any) -> PlannedStep:
+        reserve(self._device(), self.options.budget.size_bytes or 0)  # before slots are made, and kernels measured
+        build_training(self.model, spec, self.plain_step)
+        earlier, options = self.earlier, self.options
+        if earlier:  # a share of the plain peak was a share of the first plan's
+            options = replace(options, budget=Budget(size_bytes=earlier[0].report.budget_bytes))
+        return plan_step(self.plain_step, spec, self.batch_size, options, self.model.name, earlier, self.distribution)
+
+    def _key(self, spec: Any) -> Any:
+        """Changes with the data's structure, when a layer is frozen, and with the order in which terms are added."""
+        structure = str(tf.nest.map_structure(lambda _: 0, spec))
+        trained = _Same(tuple(self.model.trainable_variables))
+        return (trained, tuple(tf.nest.flatten(spec)), structure, grappler_sorts())
+
+    def _forget_compiled_before(self) -> None:
+        """Drop all plans if the model was compiled again: their steps hold variables that nothing else needs."""
+        compiled = _Same(compiled_with(self.model))
+        if compiled == self.compiled:
+            return
+        self.compiled, self.compiled_since, self.key = compiled, True, None
+        if self.plans:
+            self.plans = {}
+            gc.collect()  # functions lie in cycles, and hold what they capture
+        if self.attached:
+            jit_compile = resolve_jit(self.model, self.options.operators, self.distribution)
+            self.options = replace(self.options, jit_compile=jit_compile)
+
+    def step(self, data: Any) -> Any:
+        """One training step, as the model's own `train_step`."""
+        if self.distribution is not None:
+            if not tf.inside_function():
+                raise ModelError(
+                    f"{self.model.name!r}: call strategy.run(model.train_step, ...) inside of a tf.function"
+                )
+            return self.distribution.together(data, self._emit)
+        if tf.inside_function():
+            return self._emit([data])
+        if tf.config.functions_run_eagerly():
+            raise ModelError(
+                f"{self.model.name!r} is planned as a graph, and tf.config.run_functions_eagerly(True) runs none: set "
+                "it to False, or call checkmate_tf.restore(model)"
+            )
+        return tf.function(self.step, autograph=False)(data)
+
+    def _emit(self, given: list[Any]) -> Any:
+        """The planned step on the data of each replica."""
+        spec = spec_of_tensors(given[0])
+        planned, specs = self.plan(spec), tf.nest.flatten(spec)
+        flat: list[tf.Tensor] = []
+        checks: list[tf.Operation] = []
+        for k, data in enumerate(given):
+            tensors = [t for t in tf.nest.flatten(data) if t is not None]
+            place = None if self.distribution is None else self.distribution.devices[k]
+            limited, more = _limit_batch(tensors, specs, self.batch_size, self.replicas, place)
+            flat, checks = flat + limited, checks + more
+        return planned.emit(flat, checks)
+
+    def attach(self) -> None:
+        """Put the planned step in the model's place."""
+        model = self.model
+        self.before = {k: model.__dict__[k] for k in ("train_step", "make_train_function") if k in model.__dict__}
+        self.jit_compile, self.attached = model.jit_compile, True
+        _put(model, "_checkmate_controller", self)  # first, so that `restore` undoes an interrupted call
+        make = model.make_train_function
+
+        @tf.autograph.experimental.do_not_convert  # tf_keras converts what its step calls
+        def train_step(data: Any) -> Any:
+            result = self.step(data)
+            _put(model, "checkmate", self.report)
+            return result
+
+        def make_train_function(force: bool = False) -> Any:
+            if not force:
+                self.make_room()
+            if self.sorts != grappler_sorts():  # a trace keeps the order of terms that it was made with
+                _put(model, "train_function", None)
+                self.sorts = grappler_sorts()
+            self._make_plainly(make, force)
+            if not getattr(model.train_function, "checkmate", False):
+                _put(model, "train_function", _guard(model.train_function, self.runs, self.watch))
+            return model.train_function  # Keras 3 reads the attribute, tf_keras the result
+
+        _put(model, "train_step", train_step)
+        _put(model, "make_train_function", make_train_function)
+        _put(model, "checkmate", self.report)
+        _put(model, "train_function", None)
+        model.jit_compile = self.options.jit_compile
+
+    def _make_plainly(self, make: Callable[..., Any], force: bool) -> None:
+        """Make the train function without XLA: the planned step compiles itself, after the checks of its batch."""
+        model = self.model
+        if not model.jit_compile:  # to set it, even so, would make Keras 2 forget its functions
+            make(force)
+            return
+        model.jit_compile = False
+        try:
+            make(force)
+        finally:
+            model.jit_compile = True
+
+    def detach(self) -> None:
+        """Take it out again."""
+        for name in ("train_step", "make_train_function", "checkmate", "_checkmate_controller"):
+            self.model.__dict__.pop(name, None)
+        for name, value in self.before.items():
+            _put(self.model, name, value)
+        _put(self.model, "train_function", None)
+        if not self.compiled_since and self.compiled == _Same(compiled_with(self.model)):  # else the user has set it
+            self.model.jit_compile = self.jit_compile
+
+    def make_room(self) -> None:
+        """Before training, plan again if what has come to the device (the data of `fit`) will fill the budget.
+
+        Raises
+        ------
+        InfeasibleBudgetError
+            If no plan leaves room for it, and the allocator has a hard limit: training would run out of memory.
+        """
+        device = self._device()
+        if tf.inside_function() or not (self.options.verify and device.measurable):
+            return
+        if self.key not in self.plans or self.compiled != _Same(compiled_with(self.model)):
+            return  # it will be planned with what is on the device
+        key, planned = self.key, self.plans[self.key]
+        report = planned.report
+        device.forget_peak(max(report.budget_bytes, report.training_peak_bytes or 0))  # something else ran meanwhile
+        if report.replanned >= _PLANS_AGAIN:  # no reason to refuse what may train as it did
+            return
+        peak = expected_peak_bytes(planned, device)
+        if report.measured_peak_bytes is None or not _FULL * report.budget_bytes < peak < (self.unfit or peak + 1):
+            return
+        log.info("%s: %s are expected while training", self.model.name, format_bytes(peak))
+        try:
+            self._plan_again(key, peak, expected=True)
+        except InfeasibleBudgetError as error:
+            if peak > report.budget_bytes and beyond_limit(device, peak):
+                raise InfeasibleBudgetError(
+                    f"with its data the training of {self.model.name!r} is expected to need {format_bytes(peak)} of "
+                    f"the {format_bytes(device.limit_bytes)} that its allocator may take, and there is no smaller plan "
+                    f"({error}); give fit a tf.data.Dataset that reads batch by batch, or lower the batch size",
+                    report.budget_bytes,
+                    peak,
+                    proven=False,
+                ) from None
+            log.warning("%s: no plan leaves room for what shares the device: %s", self.model.name, error)
+            self.unfit = peak
+            return
+        _put(self.model, "train_function", None)
+
+    def runs(self, data: Any) -> None:
+        """Note which plan serves the data that `fit` trains on next, where an iterator tells it before."""
+        try:
+            changed = self.note(data.element_spec)
+        except (AttributeError, CheckmateError):  # batches one by one, or of replicas
+            return
+        if changed:
+            _put(self.model, "checkmate", self.report)
+
+    def note(self, spec: Any) -> bool:
+        """Note that the plan for such batches trains, if there is one; whether that is another than before."""
+        key = self._key(open_batch(spec))
+        changed = key in self.plans and key != self.key
+        if changed:
+            self.key = key
+        return changed
+
+    def watch(self) -> None:
+        """Note the device's peak while training; over the budget, plan again with the difference taken off."""
+        device = self._device()
+        if not (self.options.verify and device.measurable and self.key in self.plans):
+            return
+        key, planned = self.key, self.plans[self.key]
+        report, peak = planned.report, device.peak_bytes()
+        if peak <= (report.training_peak_bytes or 0):
+            return
+        if peak > report.budget_bytes >= (report.training_peak_bytes or 0):
+            log.warning(
+                "%s: %s were allocated while training, over the budget of %s (the plan was measured at %s; evaluation, "
+                "input pipeline and callbacks share the device)",
+                self.model.name,
+                format_bytes(peak),
+                format_bytes(report.budget_bytes),
+                format_bytes(report.measured_peak_bytes or 0),
+            )
+            try:
+                self._plan_again(key, peak)
+            except InfeasibleBudgetError as error:
+                log.warning("%s: no other plan: %s", self.model.name, error)
+            else:
+                self.model.make_train_function(force=True)
+                return
+        self.plans[key] = replace(planned, report=replace(report, training_peak_bytes=peak))
+        _put(self.model, "checkmate", self.report)
+
+    def _device(self) -> Device:
+        return find_device() if self.distribution is None else self.distribution.device
+
+    def _plan_again(self, key: Any, peak: int, expected: bool = False) -> None:
+        """Put a plan with room for the rest of training in the place of the one at `key`.
+
+        Raises
+        ------
+        InfeasibleBudgetError
+            If there is none, or enough were tried.
+        """
+        planned = self.plans[key]
+        tried, budget = planned.report.replanned, planned.report.budget_bytes
+        if tried >= _PLANS_AGAIN:
+            raise InfeasibleBudgetError(
+                f"{tried} plans were made anew for what else is on the device, and none keeps the budget of "
+                f"{format_bytes(budget)} while training; raise it to {format_bytes(peak)} or lower the batch size",
+                budget,
+                peak,
+                proven=False,
+            )
+        again = self.plans[key] = plan_again(planned, peak, self.options, self.distribution, expected)
+        self.earlier.append(again.known)
+        _put(self.model, "checkmate", self.report)
+        log.warning(
+            "%s: planned again: %s predicted, %s measured",
+            self.model.name,
+            format_bytes(again.schedule.peak_bytes),
+            format_bytes(again.report.measured_peak_bytes or 0),
+        )
+
+    @property
+    def report(self) -> Report:
+        """Of the plan that trains, or of the last one if the model was compiled again and has none yet."""
+        return self.plans[self.key].report if self.key in self.plans else self.earlier[-1].report
+
+
+def _put(model: keras.Model, name: str, value: Any) -> None:
+    """Set an attribute past Keras's tracking, so that saving does not see it."""
+    object.__setattr__(model, name, value)
+
+
+def build_training(model: keras.Model, spec: Any, step: Callable[[Any], Any]) -> None:
+    """Create the optimizer's slots and the variables of losses and metrics, as Keras does at the first fit.
+
+    A step that creates variables would be traced twice: by a model that cannot be built so, and by a `train_step` of
+    one's own, which may train some of the variables, or have other optimizers.
+
+    Parameters
+    ----------
+    spec : nest of tf.TensorSpec
+        Of the data.
+    step : callable
+        The training step. Nothing is built unless it is Keras's own.
+    """
+    if getattr(step, "__func__", None) is not keras.Model.train_step:
+        return
+    if getattr(model, "compiled", False) and model.optimizer is not None and not model.optimizer.built:
+        with model.distribute_strategy.scope():
+            _build_whole(model.optimizer, model.trainable_variables)
+    try:
+        with model.distribute_strategy.scope():
+            model._symbolic_build(data_batch=spec)
+    except Exception as error:  # noqa: BLE001 - whatever user code raises; tracing will tell, if it matters
+        log.debug("%s: losses and metrics are built while tracing: %s", model.name, error)
+
+
+def _build_whole(optimizer: keras.Optimizer, variables: list[Any]) -> None:
+    """Make all slots or none: Keras calls an optimizer built before it has them all."""
+    inner = getattr(optimizer, "inner_optimizer", None)  # of a LossScaleOptimizer
+    before = [(o, o.built, list(o._variables)) for o in (optimizer, inner) if o is not None]
+    try:
+        optimizer.build(variables)
+    except BaseException:
+        for o, built, kept in before:
+            o.built = built
+            o._variables[:] = kept
+        raise
+
+
+def _limit_batch(
+    flat: list[tf.Tensor], spec: list[Any], batch_size: int, replicas: int, place: str | None
+) -> tuple[list[tf.Tensor], list[tf.Operation]]:
+    """The same tensors, after a check that the batch of a replica is no larger than planned; and the check.
+
+    What does not read the batch (counters, seeds) must come after the check too.
+    """
+    message = f"{_TOO_LARGE}{_batch_message(batch_size, replicas, 'more')}{_TOO_LARGE}"
+    checks = []
+    for t, s in zip(flat, [s for s in spec if s is not None], strict=True):
+        if s.shape.rank and t.shape[0] is not None and t.shape[0] > batch_size:
+            raise BatchSizeError(_batch_message(batch_size, replicas, t.shape[0]))
+        if s.shape.rank and t.shape[0] is None:
+            checks.append(tf.debugging.assert_less_equal(tf.shape(t)[0], batch_size, message=message))
+    if not checks:
+        return flat, []
+    with tf.control_dependencies(checks), tf.device(place):
+        return [tf.identity(t) for t in flat], checks
+
+
+def _batch_message(planned: int, replicas: int, given: int | str) -> str:
+    if replicas == 1:
+        what = f"a batch of {given} samples came, memory was planned for {planned}"
+    else:
+        what = f"a batch of {given} samples came to a device, memory was planned for {planned} on each of {replicas}"
+    return (
+        f"{what}: give fit a batch_size of at most {planned * replicas}, or call checkmate_tf.compile again with the "
+        "larger batch_size"
+    )
+
+
+class batch_errors:  # noqa: N801 - reads as a context
+    """Turns the graph's assertion on the batch into a BatchSizeError."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, Exception) and isinstance(error.__context__, CheckmateError):
+            raise error.__context__ from None  # autograph, under tf_keras, raises its own in the place of ours
+        if isinstance(error, tf.errors.InvalidArgumentError) and _TOO_LARGE in str(error):
+            raise BatchSizeError(str(error).split(_TOO_LARGE)[1]) from None
+
+
+def _guard(
+    function: Callable[..., Any], before: Callable[[Any], None], after: Callable[[], None]
+) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        before(args[0] if args else None)
+        with batch_errors():
+            result = function(*args, **kwargs)
+        after()
+        return result
+
+    guarded.checkmate = True  # type: ignore[attr-defined]
+    return guarded

@@ -1,0 +1,118 @@
+"""The largest batch, for users: from a Keras model or a graph, by prediction or by training for real."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from ..errors import BudgetError
+from ..graph import Graph
+from ..strategies import SolveOptions
+from ..strategies.max_batch.linear import MaxBatch, max_batch
+from ..units import parse_budget
+
+__all__ = ["max_batch_size"]
+
+
+def max_batch_size(
+    model_or_graph: Any,
+    memory: int | float | str,
+    max_overhead: float | str = "one-forward",
+    *,
+    fixed_bytes: int | None = None,
+    inputs: bool = False,
+    costs: str = "flops",
+    time_limit: float = 60.0,
+    seed: int = 0,
+    progress: Any = None,
+    verify: bool = False,
+) -> MaxBatch:
+    """The largest batch that trains in `memory` at a bounded cost, and a proven upper bound on it.
+
+    Parameters
+    ----------
+    model_or_graph : keras.Model or Graph
+        A model is drawn at layer level (`layers.graph`), parameters and their gradients resident. A graph is that of
+        one sample.
+    memory : int, float or str
+        Bytes, or a size such as `"16GB"`.
+    max_overhead : float or "one-forward"
+        Most recomputation: a share of the step's cost, or one more forward pass (the paper's).
+    fixed_bytes : int, optional
+        For a graph: the part of its `constant_bytes` that does not grow with the batch. Default: all of it.
+    inputs : bool
+        For a model: count the batch of inputs, too. The published figures do not.
+    costs : str
+        For a model: "flops".
+    time_limit : float
+        Seconds.
+    seed : int
+        Of the search.
+    progress : callable, optional
+        Called with (seconds, batch size, upper bound, upper bound over batch size - 1) about once a second; while the
+        answer is verified after each trial, with the largest batch that trained and the largest that may.
+    verify : bool
+        For a compiled Keras model: train the answer in a child process whose device may take no more than `memory`,
+        compiled for a budget of a little less (an allocator loses some to fragments), and bisect down to a batch that
+        trains. Minutes. The result's `verified` tells what was measured. The child loads the model from a temporary
+        `.keras` file without running code from it; for a model with classes of its own use the command line,
+        `checkmate-tf max-batch file.py:function --verify`.
+
+    Returns
+    -------
+    MaxBatch
+
+    Raises
+    ------
+    BudgetError
+        If `memory` cannot be read as a size, or is to be tried for real and this machine has less.
+    InfeasibleBudgetError
+        If not even one sample fits, or trains.
+    ModelError, TraceError, DynamicShapeError, CostError
+        If the model has no graph of layers, the limits make no sense, or a model to verify is not compiled or cannot
+        be saved and loaded.
+    KeyboardInterrupt
+        If nothing has trained yet when verification is interrupted.
+
+    Examples
+    --------
+    >>> checkmate_tf.max_batch_size(keras.applications.VGG19(weights=None), "16GB").batch_size  # doctest: +SKIP
+    """
+    size = parse_budget(memory)
+    if size.size_bytes is None:
+        raise BudgetError(f'memory is {memory!r}; give bytes or a size such as "16GB"')
+    options = SolveOptions(time_limit=time_limit, seed=seed, progress=progress)
+    if not verify:
+        return _predict(model_or_graph, size.size_bytes, max_overhead, fixed_bytes, inputs, costs, options)
+    from .search import saved, try_for_real
+
+    begun = time.perf_counter()
+
+    def told(_: Any, low: int, high: int) -> None:
+        if progress is not None:
+            progress(time.perf_counter() - begun, float(low), float(high - 1), (high - 1) / max(low, 1) - 1)
+
+    with saved(model_or_graph) as source:
+        found = _predict(model_or_graph, size.size_bytes, max_overhead, fixed_bytes, inputs, costs, options)
+        return try_for_real(found, source, max_overhead, seed=seed, told=told)
+
+
+def _predict(
+    model_or_graph: Any,
+    memory_bytes: int,
+    max_overhead: float | str,
+    fixed_bytes: int | None,
+    inputs: bool,
+    costs: str,
+    options: SolveOptions,
+) -> MaxBatch:
+    if isinstance(model_or_graph, Graph):
+        return max_batch(model_or_graph, memory_bytes, max_overhead, fixed_bytes, options)
+    from ..layers.graph import layer_graph
+
+    graph = layer_graph(model_or_graph, 1, costs)
+    fixed = 2 * graph.constant_bytes - layer_graph(model_or_graph, 2, costs).constant_bytes
+    if not inputs:
+        graph = replace(graph, constant_bytes=fixed)
+    return max_batch(graph, memory_bytes, max_overhead, fixed, options)

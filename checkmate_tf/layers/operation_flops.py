@@ -1,0 +1,140 @@
+"""Work of operations of keras.ops (what a functional model calls beside layers): one rule an operation.
+
+The shapes of constant operands are among the inputs. The conventions are those of `layer_flops.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..costs.flops import TRANSCENDENTAL as T
+from ..costs.flops import words
+from .work import Rule, Shapes, Work, each_input, each_output, einsum_macs, free, relu, scores, size
+
+__all__ = ["OPERATIONS"]
+
+
+def _op_matmul(op: Any, ins: Shapes, outs: Shapes) -> Work | None:
+    return Work(size(outs[:1]) * ins[0][-1]) if ins and ins[0] else None
+
+
+def _op_vdot(op: Any, ins: Shapes, outs: Shapes) -> Work:
+    return Work(size(ins[:1]))
+
+
+def _op_outer(op: Any, ins: Shapes, outs: Shapes) -> Work:
+    return Work(other=size(outs[:1]))
+
+
+def _op_einsum(op: Any, ins: Shapes, outs: Shapes) -> Work | None:
+    if len(ins) != op.subscripts.count(",") + 1:
+        return None
+    points = einsum_macs(op.subscripts, ins)
+    return Work(points) if len(ins) > 1 else Work(other=points)
+
+
+def _op_tensordot(op: Any, ins: Shapes, outs: Shapes) -> Work | None:
+    if len(ins) != 2:
+        return None
+    # every axis that is summed over is in both inputs, every other in one: |a| |b| = |out| |summed|^2
+    summed = math.isqrt(size(ins[:1]) * size(ins[1:]) // max(size(outs[:1]), 1))
+    return Work(size(outs[:1]) * summed)
+
+
+def _op_conv(op: Any, ins: Shapes, outs: Shapes) -> Work | None:
+    return Work(size(outs[:1]) * math.prod(ins[1][:-1])) if len(ins) > 1 else None
+
+
+def _op_conv_transpose(op: Any, ins: Shapes, outs: Shapes) -> Work | None:
+    return Work(size(ins[:1]) * math.prod(ins[1][:-1])) if len(ins) > 1 else None  # kernel (space..., out, in)
+
+
+def _op_depthwise(op: Any, ins: Shapes, outs: Shapes) -> Work | None:
+    return Work(size(outs[:1]) * math.prod(ins[1][:-2])) if len(ins) > 1 else None
+
+
+def _op_separable(op: Any, ins: Shapes, outs: Shapes) -> Work | None:
+    if len(ins) != 3:
+        return None
+    middle, filters = ins[2][-2:]  # the pointwise kernel is (1..., channels x multiplier, filters)
+    return Work(size(outs[:1]) // filters * middle * (math.prod(ins[1][:-2]) + filters))
+
+
+def _op_attention(op: Any, ins: Shapes, outs: Shapes) -> Work:
+    (batch, length, heads, width), source = ins[0], ins[1][1]
+    pairs = batch * heads * length * source
+    return Work(2 * pairs * width, pairs + scores(pairs, 0))
+
+
+def _op_pool(op: Any, ins: Shapes, outs: Shapes) -> Work:
+    size = op.pool_size
+    spatial = len(ins[0]) - 2
+    return Work(other=size(outs[:1]) * (size**spatial if isinstance(size, int) else math.prod(size)))
+
+
+OPERATIONS: dict[str, Rule] = {
+    "Matmul": _op_matmul,
+    "Dot": _op_matmul,
+    "Inner": _op_matmul,
+    "Vdot": _op_vdot,
+    "Outer": _op_outer,
+    "Einsum": _op_einsum,
+    "Tensordot": _op_tensordot,
+    "Conv": _op_conv,
+    "ConvTranspose": _op_conv_transpose,
+    "DepthwiseConv": _op_depthwise,
+    "SeparableConv": _op_separable,
+    "DotProductAttention": _op_attention,
+    "MaxPool": _op_pool,
+    "AveragePool": _op_pool,
+    "LayerNorm": each_output(6),
+    "RMSNorm": each_output(4),
+    "BatchNorm": each_output(2),  # its statistics are given
+    "Normalize": each_output(3),
+    "Logsumexp": each_input(T + 3),
+    "Softmax": each_output(T + 4),
+    "LogSoftmax": each_output(T + 4),
+    "ReLU": relu,  # keras.activations.relu with a slope or a bound
+    "Silu": each_output(T + 1),
+    "Gelu": each_output(T + 4),
+    "LeakyRelu": each_output(2),
+    "Relu6": each_output(2),
+    "Softsign": each_output(3),
+    "HardSigmoid": each_output(3),
+    "HardSilu": each_output(4),
+    "Var": each_input(3),
+    "Std": each_input(3),
+    "Moments": each_input(4),
+}
+OPERATIONS |= dict.fromkeys(
+    words(
+        "Exp Exp2 Expm1 Log Log1p Log2 Log10 Tanh Sigmoid LogSigmoid Softplus Elu Selu Celu Erf Erfc Erfinv Sin Cos "
+        "Tan Sinh Cosh Arcsin Arccos Arctan Arctan2 Arcsinh Arccosh Arctanh Power Logaddexp Sinc"
+    ),
+    each_output(T),
+)
+OPERATIONS |= dict.fromkeys(
+    words(
+        "Add Subtract Multiply Divide DivideNoNan TrueDivide FloorDivide Mod Negative Absolute Square Sqrt Rsqrt "
+        "Reciprocal Maximum Minimum Clip Sign Floor Ceil Round Relu Equal NotEqual Greater GreaterEqual Less LessEqual "
+        "LogicalAnd LogicalOr LogicalNot LogicalXor Where Average"
+    ),
+    each_output(1),
+)
+OPERATIONS |= dict.fromkeys(
+    words(
+        "Sum Mean Max Min Amax Amin Prod Any All Argmax Argmin Cumsum Cumprod CountNonzero SegmentReduction Norm "
+        "AdaptiveMaxPool AdaptiveAveragePool"
+    ),
+    each_input(1),
+)
+OPERATIONS |= dict.fromkeys(
+    words(
+        "Reshape Transpose Swapaxes Moveaxis ExpandDims Squeeze Ravel Concatenate Stack Split Unstack GetItem Slice "
+        "Take TakeAlongAxis Pad Tile Repeat Roll Flip BroadcastTo Cast SaturateCast StopGradient OneHot MultiHot "
+        "OnesLike ZerosLike FullLike Copy View Tril Triu Diagonal Hstack Vstack Scatter ScatterUpdate SliceUpdate "
+        "DepthToSpace SpaceToDepth Rearrange ConvertToTensor PadImages CropImages ExtractPatches"
+    ),
+    free,
+)

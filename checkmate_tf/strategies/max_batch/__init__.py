@@ -1,0 +1,1 @@
+"""The largest batch as a program: linear, and quadratic as published."""

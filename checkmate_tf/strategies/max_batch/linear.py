@@ -1,0 +1,270 @@
+"""The largest batch that trains in a given memory at a bounded cost (Checkmate, section 6.3).
+
+The paper maximises the batch size B with memory rows in B x M_i, a quadratic program. Memory is fixed + B z, where z is
+the peak of a schedule for one sample, and costs grow with B on both sides of the limit; so the largest B belongs to the
+schedule of least peak z within the cost limit, a linear program:
+
+    B = floor((memory - fixed) / z)
+
+The relaxation (`bound.peak_bounds`) bounds z from below and so B from above; the eviction search looks for schedules at
+budgets between what is known and what is not ruled out.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import BudgetError, CostError, InfeasibleBudgetError
+from ...graph import BACKWARD, Graph
+from ...plan import Evaluation, evaluate, plan_from_sequence
+from ...schedule import Schedule, keep_all
+from ...units import format_bytes
+from ..options import SolveOptions
+from ..programs.bound_process import BoundProcess
+from ..search.minimum_budget import proven_minimum
+from ..search.search import KeepSet, search
+
+if TYPE_CHECKING:
+    from ...largest_batch.search import Verified
+
+__all__ = ["MaxBatch", "cost_limit", "max_batch", "one_sample", "samples", "scaled", "too_small"]
+
+log = logging.getLogger(__name__)
+
+_SLICE = 1.5  # seconds of search at one budget, at first
+_MOST_BATCH = 10**9
+
+
+@dataclass(frozen=True, eq=False)
+class MaxBatch:
+    """The largest batch found, and what is proved about it.
+
+    Attributes
+    ----------
+    batch_size : int
+    upper_bound : int
+        Proven: no schedule within the cost limit trains more samples.
+    schedule : Schedule
+        For that batch: its graph has the sizes and costs of `batch_size` samples.
+    memory_bytes : int
+        What was asked.
+    fixed_bytes : int
+        Of it what does not grow with the batch.
+    max_cost : float
+        The cost limit for that batch, in the graph's unit.
+    seconds : float
+    verified : Verified or None
+        What trained in that memory for real, if it was tried; all else here is the prediction.
+    """
+
+    batch_size: int
+    upper_bound: int
+    schedule: Schedule
+    memory_bytes: int
+    fixed_bytes: int
+    max_cost: float
+    seconds: float
+    verified: Verified | None = None
+
+    @property
+    def status(self) -> str:
+        """ "optimal" if the bound is reached, else "feasible"."""
+        return "optimal" if self.batch_size >= self.upper_bound else "feasible"
+
+
+def cost_limit(graph: Graph, max_overhead: float | str) -> float:
+    """The most that a schedule may cost, in the graph's unit.
+
+    Parameters
+    ----------
+    max_overhead : float or "one-forward"
+        A share of the base cost (0.1: 10% more), or one more forward pass: cost <= 2 x forward + backward, the paper's.
+
+    Raises
+    ------
+    CostError
+        If it is neither.
+    """
+    if max_overhead == "one-forward":
+        return graph.base_cost + float(graph.costs[graph.kinds != BACKWARD].sum())
+    if isinstance(max_overhead, (int, float)) and not isinstance(max_overhead, bool) and 0 <= max_overhead < np.inf:
+        return graph.base_cost * (1 + max_overhead)
+    raise CostError(
+        f'max_overhead is {max_overhead!r}; give a share of the step\'s cost (0.1 for 10% more) or "one-forward"'
+    )
+
+
+def scaled(graph: Graph, batch_size: int, fixed_bytes: int) -> Graph:
+    """The graph of `batch_size` samples, from that of one: everything but `fixed_bytes` grows with the batch."""
+    return replace(
+        graph,
+        costs=graph.costs * batch_size,
+        sizes=graph.sizes * batch_size,
+        workspace=graph.workspace * batch_size,
+        held=graph.held * batch_size,
+        constant_bytes=fixed_bytes + batch_size * (graph.constant_bytes - fixed_bytes),
+    )
+
+
+def one_sample(graph: Graph, fixed_bytes: int | None) -> tuple[Graph, int]:
+    """What grows with the batch, for one sample, as a graph whose constants all grow; and what does not grow, in bytes.
+
+    Raises
+    ------
+    BudgetError
+        If `fixed_bytes` is not part of the graph's constants.
+    """
+    fixed = graph.constant_bytes if fixed_bytes is None else int(fixed_bytes)
+    if not 0 <= fixed <= graph.constant_bytes:
+        raise BudgetError(f"fixed_bytes is {fixed}, but the graph's constant_bytes are {graph.constant_bytes}")
+    return replace(graph, constant_bytes=graph.constant_bytes - fixed), fixed
+
+
+def samples(room_bytes: int, peak_bytes: float) -> int:
+    """How many samples of this peak fit."""
+    return max(0, int(min(room_bytes // peak_bytes if peak_bytes > 0 else _MOST_BATCH, _MOST_BATCH)))
+
+
+def too_small(memory_bytes: int, fixed_bytes: int, peak_bytes: int, proven: bool) -> InfeasibleBudgetError:
+    """The error where not even one sample fits; `peak_bytes` is the least known for one."""
+    least = fixed_bytes + peak_bytes
+    return InfeasibleBudgetError(
+        f"one sample needs {format_bytes(least)} at this cost, {format_bytes(fixed_bytes)} of it whatever the batch, "
+        f"but the memory is {format_bytes(memory_bytes)}",
+        memory_bytes,
+        least,
+        proven=proven,
+    )
+
+
+def max_batch(
+    graph: Graph,
+    memory_bytes: int,
+    max_overhead: float | str = "one-forward",
+    fixed_bytes: int | None = None,
+    options: SolveOptions | None = None,
+) -> MaxBatch:
+    """The largest batch whose training step fits a memory at a bounded cost.
+
+    Parameters
+    ----------
+    graph : Graph
+        Of one sample.
+    memory_bytes : int
+    max_overhead : float or "one-forward"
+        See `cost_limit`.
+    fixed_bytes : int, optional
+        The part of `graph.constant_bytes` that does not grow with the batch (parameters and their gradients). Default:
+        all of it.
+    options : SolveOptions, optional
+
+    Raises
+    ------
+    InfeasibleBudgetError
+        If not even one sample fits.
+    BudgetError
+        If `fixed_bytes` is not part of the graph's constants.
+    CostError
+        As `cost_limit`.
+    """
+    options = options or SolveOptions()
+    one, fixed = one_sample(graph, fixed_bytes)
+    begun = time.perf_counter()
+    room = memory_bytes - fixed
+    limit = cost_limit(graph, max_overhead)
+    chase = _Chase(one, room, limit * (1 + 1e-12), options, begun)
+    chase.run()
+    if chase.batch < 1:
+        raise too_small(memory_bytes, fixed, chase.peak, proven=chase.upper < 1)
+    b, seconds = chase.batch, time.perf_counter() - begun
+    schedule = Schedule(
+        scaled(graph, b, fixed), chase.sequence, strategy="checkmate", solver="eviction search; GLOP, HiGHS",
+        budget_bytes=memory_bytes, lower_bound=graph.base_cost * b, seconds=seconds,
+        status="optimal" if b >= chase.upper else "feasible",
+    )  # fmt: skip
+    log.info("batch %d, at most %d, %.1f s", b, chase.upper, seconds)
+    return MaxBatch(b, chase.upper, schedule, memory_bytes, fixed, limit * b, seconds)
+
+
+class _Chase:
+    """Upper and lower bounds on the batch approach each other."""
+
+    def __init__(self, graph: Graph, room: int, limit: float, options: SolveOptions, begun: float) -> None:
+        self.graph, self.room, self.limit, self.options, self.begun = graph, room, limit, options, begun
+        self.sequence: NDArray[np.int64] = np.arange(len(graph))
+        self.peak = keep_all(graph).peak_bytes
+        self.least = float(proven_minimum(graph)[0])
+        self.sets: list[KeepSet] = []
+        self.told = -np.inf
+
+    @property
+    def batch(self) -> int:
+        return samples(self.room, self.peak)
+
+    @property
+    def upper(self) -> int:
+        return max(self.batch, samples(self.room, self.least * (1 - 1e-9)))
+
+    def run(self) -> None:
+        options = self.options
+        if self.batch >= self.upper:
+            return
+        with BoundProcess(self.graph, 0, options.time_limit, options.memory_limit, self.limit) as process:
+            patience, failed = _SLICE, 0.0  # failed: the highest peak that the search did not reach
+            try:
+                while self._elapsed() < options.time_limit and self.batch < self.upper:
+                    low = max(self.least, failed)
+                    target = int(np.sqrt(low * self.peak)) if self.peak > 1.002 * low else int(low)
+                    # What lets one sample more in is the least that is worth looking for.
+                    target = min(target, self.room // (self.batch + 1)) if self.batch < _MOST_BATCH else target
+                    if self._search(target, patience, process):
+                        continue
+                    if target <= self.least * 1.0005 or target >= self.room // (self.batch + 1):
+                        failed, patience = 0.0, 2 * patience
+                    else:
+                        failed = float(target)
+            except KeyboardInterrupt:
+                log.warning("interrupted: going on with the best schedule so far")
+
+    def _elapsed(self) -> float:
+        return time.perf_counter() - self.begun
+
+    def _search(self, target: int, seconds: float, process: BoundProcess) -> bool:
+        """Look for a schedule of at most `target` bytes within the cost limit; whether one was found."""
+        begun = time.perf_counter()
+        sets = list(self.sets[-2:])
+
+        def take() -> list[KeepSet]:
+            taken = list(sets)
+            sets.clear()
+            return taken
+
+        for sequence in search(self.graph, target, self.options.seed, take):
+            self._listen(process)
+            if sequence is not None:
+                found: Evaluation = evaluate(self.graph, plan_from_sequence(self.graph, sequence))
+                if found.cost <= self.limit and found.peak_bytes < self.peak:
+                    self.sequence, self.peak = sequence, found.peak_bytes
+                    return True
+            if self.batch >= self.upper or target < self.least or self._elapsed() > self.options.time_limit:
+                return False
+            if time.perf_counter() - begun > seconds:
+                return False
+        return False
+
+    def _listen(self, process: BoundProcess) -> None:
+        for news in process.news():
+            self.least = max(self.least, float(news["cost"]))
+            if news["kept"]:
+                self.sets.append(KeepSet(np.array(news["boundaries"]), np.array(news["kept"])))
+        progress: Callable[[float, float, float, float], None] | None = self.options.progress
+        if progress is not None and self._elapsed() - self.told >= 1:
+            self.told = self._elapsed()
+            progress(self.told, float(self.batch), float(self.upper), self.upper / max(self.batch, 1) - 1)

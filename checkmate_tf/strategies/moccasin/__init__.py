@@ -1,0 +1,1 @@
+"""Moccasin: retention intervals in CP-SAT (Bartan et al., ICML 2023)."""

@@ -1,0 +1,1 @@
+"""MONeT and its like: implementations of operators chosen together with the schedule."""

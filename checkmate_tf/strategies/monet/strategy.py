@@ -1,0 +1,179 @@
+"""MONeT: implementations of operators and recomputation chosen at once (Shah et al., ICLR 2021).
+
+`monet` solves the paper's 0-1 program on an operator graph, `monet_noop` (MONeT-NoOp in the paper) on a graph that has
+one way a node. The schedule of the eviction search in the default ways is the start, where the program can express it.
+
+What it does badly: what is computed again is bounded from above in memory and gradients never are computed again, so
+the least budget is above that of "checkmate"; and a program of this size is slow without Gurobi beyond some dozens of
+forward nodes.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import InfeasibleBudgetError, PlanError
+from ...graph import Graph
+from ...operators import OperatorGraph
+from ...schedule import Schedule, keep_all
+from ...solvers import Solution, check_solver, solve_milp
+from ...units import format_bytes
+from ..options import SolveOptions
+from ..search.minimum_budget import infeasible, minimum_budget, without_solving
+from ..search.search import search
+from .chosen import Chosen
+from .formulation import monet_program, split
+from .program import MonetProgram
+
+__all__ = ["monet", "monet_noop"]
+
+_SEARCH = 1.0  # seconds for the start
+_SHARES = (1.0, 0.95, 0.85)  # of the budget: the program's memory is more than the schedule's
+_MARGIN = 4e-6  # of the budget: above the solvers' tolerances
+
+
+def monet(
+    operators: OperatorGraph, budget_bytes: int, options: SolveOptions | None = None, *, inexact: bool = False
+) -> Chosen:
+    """The optimum of MONeT's program, or the best found in time.
+
+    Parameters
+    ----------
+    operators : OperatorGraph
+        Forward nodes before backward nodes.
+    budget_bytes : int
+        Constants included.
+    options : SolveOptions, optional
+        Of its fields `time_limit`, `gap`, `seed`, `solver`, `memory_limit` and `progress`.
+    inexact : bool
+        Whether ways may be chosen that do not give the same bits, as the paper's do (batch normalisation from its
+        output).
+
+    Returns
+    -------
+    Chosen
+        `bound` is the solver's, of the program. It is none of what other strategies can do: the program takes too much
+        memory for needed. So the schedule's lower bound is the cost of computing each node in its cheapest way once.
+
+    Raises
+    ------
+    StrategyError
+        If there are no forward or no backward nodes, or the solver asked for does not serve.
+    InfeasibleBudgetError
+        If the program has no solution, or none was found in time.
+    PlanError
+        If the evaluator finds more memory than the budget: a bug.
+    """
+    begun = time.perf_counter()
+    options = options or SolveOptions()
+    given, operators = operators, operators if inexact else operators.exact()
+    split(operators.graph)
+    check_solver(options.solver)
+    default = operators.choose({})
+    graph, unit = default.graph, default.graph.base_cost
+    if budget_bytes <= graph.constant_bytes:
+        raise infeasible(graph, budget_bytes, keep_all(graph).peak_bytes)
+    room = budget_bytes - graph.constant_bytes
+    program = monet_program(operators, budget_bytes - int(_MARGIN * room), integral=options.solver == "cp-sat")
+    point = _start(program, graph, default.nodes, budget_bytes, options)
+
+    def told(_: float, objective: float, bound: float) -> None:
+        if options.progress is not None:
+            cost, lower = objective * program.unit_cost, max(0.0, bound * program.unit_cost)
+            gap = max(0.0, 1.0 - lower / cost) if cost else 0.0
+            options.progress(time.perf_counter() - begun, cost, lower, gap)
+
+    left = max(0.1, options.time_limit - (time.perf_counter() - begun))
+    solution = solve_milp(program.milp, options.solver, left, options.gap, options.memory_limit, point, told)
+    if solution.x is None:
+        raise _infeasible(graph, budget_bytes, solution, options)
+    choice, order = program.unpack(solution.x)
+    names = {i: operators.ways(i)[at].name for i, at in choice.items()}
+    chosen = given.choose({i: [way.name for way in given.ways(i)].index(name) for i, name in names.items()})
+    place = {int(node): at for at, node in enumerate(chosen.nodes)}
+    sequence = np.array([place[node] for node in order if node in place])
+    least = float(sum(min(way.cost for way in operators.ways(i)) for i in default.nodes if i not in operators.optional))
+    schedule = Schedule(chosen.graph, sequence, "monet", solution.solver, budget_bytes=budget_bytes)
+    if schedule.peak_bytes > budget_bytes:
+        raise PlanError(
+            f"MONeT's program gave a schedule of {schedule.peak_bytes} bytes for a budget of {budget_bytes}; "
+            "please report this"
+        )
+    schedule = replace(schedule, lower_bound=min(least, schedule.cost), seconds=time.perf_counter() - begun)
+    return Chosen(schedule, chosen, unit, solution.status, solution.bound * program.unit_cost)
+
+
+def monet_noop(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
+    """MONeT without other implementations: which forward values to keep and which to compute again.
+
+    Parameters
+    ----------
+    graph : Graph
+        Any with forward nodes before backward nodes.
+    budget_bytes : int
+        Constants included.
+    options : SolveOptions
+        As for `monet`.
+
+    Returns
+    -------
+    Schedule
+        It is "optimal" only if nothing is computed twice: the bound of the program is none of the evaluator's model.
+
+    Raises
+    ------
+    StrategyError, InfeasibleBudgetError
+        As `monet`.
+    """
+    begun = time.perf_counter()
+    split(graph)
+    check_solver(options.solver)
+    done = without_solving(graph, budget_bytes, "monet-noop", options)
+    if done is not None:
+        return done
+    schedule = monet(OperatorGraph(graph, {}), budget_bytes, options).schedule
+    status = "optimal" if schedule.cost <= graph.base_cost else "feasible"
+    return replace(
+        schedule, strategy="monet-noop", status=status, lower_bound=graph.base_cost,
+        seconds=time.perf_counter() - begun,
+    )  # fmt: skip
+
+
+def _start(
+    program: MonetProgram, graph: Graph, nodes: NDArray[np.int64], budget_bytes: int, options: SolveOptions
+) -> NDArray[np.float64] | None:
+    """A point of the program from what the eviction search finds at once."""
+    point = program.pack({}, nodes.tolist())
+    seconds = min(_SEARCH, 0.25 * options.time_limit) / len(_SHARES)
+    for share in _SHARES:
+        if point is not None:
+            break
+        begun, best = time.perf_counter(), None
+        room = int(share * (budget_bytes - graph.constant_bytes))
+        for sequence in search(graph, graph.constant_bytes + room, options.seed):
+            best = sequence if sequence is not None else best
+            if time.perf_counter() - begun > seconds:
+                break
+        point = None if best is None else program.pack({}, nodes[best].tolist())
+    return point
+
+
+def _infeasible(graph: Graph, budget_bytes: int, solution: Solution, options: SolveOptions) -> InfeasibleBudgetError:
+    known = minimum_budget(graph, options.time_limit, options.seed)[1]
+    asked, least = format_bytes(budget_bytes), format_bytes(known)
+    why = (
+        "MONeT's program, which bounds memory from above, has no solution"
+        if solution.status == "infeasible"
+        else f"{solution.solver} found no schedule ({solution.detail or 'in time'}), though none is ruled out"
+    )
+    return InfeasibleBudgetError(
+        f'budget {asked} is too small: {why}; strategy="checkmate" has a schedule for {least} in the default ways; '
+        "raise the budget or use that",
+        budget_bytes,
+        known,
+        proven=False,
+    )

@@ -1,0 +1,104 @@
+"""The bound in a process of its own: `python -m checkmate_tf.strategies.programs.bound_process GRAPH.npz`.
+
+A solver that crashes, hangs or is killed then costs only the bound, and it has a core of its own. The graph comes as an
+NPZ file of plain arrays (no pickle); each better bound goes to standard output as one line of JSON.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+
+from ...graph import Graph
+from ...solvers.json_process import JsonProcess, keep_output, limit_memory, say
+
+__all__ = ["BoundProcess"]
+
+
+class BoundProcess(JsonProcess):
+    """A running search for a lower bound.
+
+    Parameters
+    ----------
+    graph : Graph
+    budget_bytes : int
+        Constants included.
+    time_limit : float
+        Seconds.
+    memory_limit : int, optional
+        Bytes of address space that the process may have; beyond, it ends with what it has told.
+    max_cost : float, optional
+        Bound the peak of schedules that cost no more than this, instead of the cost of those that fit the budget.
+
+    Notes
+    -----
+    Use as a context manager: the process is ended on exit. Nothing is raised if it fails; there is no bound then.
+    Messages have "cost" (infinite if infeasible; bytes if there is a `max_cost`), "boundaries" and "kept" (rows as
+    lists), or "cost" and, from the exact program of a small graph, "sequence".
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        budget_bytes: int,
+        time_limit: float,
+        memory_limit: int | None = None,
+        max_cost: float | None = None,
+    ) -> None:
+        arrays = {
+            "kinds": graph.kinds,
+            "costs": graph.costs,
+            "sizes": graph.sizes,
+            "workspace": graph.workspace,
+            "until": graph.recompute_until,
+            "edges": np.array(graph.edges, dtype=np.int64).reshape(-1, 2),
+            "limits": np.array([graph.constant_bytes, budget_bytes], dtype=np.int64),
+            "time_limit": time_limit,
+            "memory_limit": memory_limit or 0,
+            "max_cost": np.nan if max_cost is None else max_cost,
+        }
+        super().__init__(__name__, arrays)
+
+    def __enter__(self) -> BoundProcess:
+        return self
+
+
+def main(path: str) -> None:
+    """Print each better bound as a line of JSON."""
+    from .bound import bounds, peak_bounds
+    from .exact import exact
+
+    begun = time.perf_counter()
+
+    with np.load(path, allow_pickle=False) as file:
+        n = len(file["kinds"])
+        inputs: list[list[int]] = [[] for _ in range(n)]
+        for i, j in file["edges"].tolist():
+            inputs[j].append(i)
+        graph = Graph(
+            name="child",
+            names=[str(i) for i in range(n)],
+            kinds=file["kinds"],
+            costs=file["costs"],
+            sizes=file["sizes"],
+            inputs=inputs,
+            constant_bytes=int(file["limits"][0]),
+            workspace=file["workspace"],
+            recompute_until=file["until"],
+        )
+        budget_bytes, time_limit = int(file["limits"][1]), float(file["time_limit"])
+        max_cost = float(file["max_cost"])
+        limit_memory(int(file["memory_limit"]))
+    found = bounds(graph, budget_bytes, time_limit) if np.isnan(max_cost) else peak_bounds(graph, max_cost, time_limit)
+    for bound in found:
+        say(cost=bound.cost, boundaries=bound.boundaries.tolist(), kept=np.round(bound.kept, 3).tolist())
+    left = time_limit - (time.perf_counter() - begun)
+    if np.isnan(max_cost) and left > 0:
+        exact(graph, budget_bytes, left, lambda cost, sequence: say(cost=cost, sequence=sequence))
+
+
+if __name__ == "__main__":
+    keep_output()
+    main(sys.argv[1])

@@ -1,0 +1,1 @@
+"""The eviction search, and what it starts from."""

@@ -1,0 +1,112 @@
+"""The post-pass: drop recomputations for which there is room to keep the value instead.
+
+The simulation counts a value until it is evicted; in the lowered plan it dies at its last use. The slack in between,
+and what other changes leave, is used here on the exact memory profile of the sequence.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .arrays import Problem
+from .numba_jit import numba_jit
+
+__all__ = ["keep_where_room"]
+
+_MOST_STEPS = 100_000_000  # a tenth of a second or two: only sequences of ten thousand and more come there
+
+
+@numba_jit
+def _profile(
+    problem: Problem,
+    sequence: NDArray[np.int64],
+    memory: NDArray[np.int64],
+    last_use: NDArray[np.int64],
+    previous: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Drop dead recomputations; memory while each position runs, last use and previous copy of each position."""
+    ptr, inputs, sizes, needs = problem.input_ptr, problem.inputs, problem.sizes, problem.needs
+    n = sizes.shape[0]
+    first = np.full(n, -1, dtype=np.int64)
+    for q in range(sequence.shape[0]):
+        if first[sequence[q]] < 0:
+            first[sequence[q]] = q
+    wanted = np.zeros(n, dtype=np.bool_)
+    kept = np.empty(sequence.shape[0], dtype=np.int64)
+    length = 0
+    for q in range(sequence.shape[0] - 1, -1, -1):
+        k = sequence[q]
+        if first[k] == q or wanted[k]:
+            wanted[k] = False
+            for e in range(ptr[k], ptr[k + 1]):
+                wanted[inputs[e]] = True
+            kept[length] = k
+            length += 1
+    result = kept[:length][::-1].copy()
+    copy = np.full(n, -1, dtype=np.int64)
+    for q in range(length):
+        k = result[q]
+        previous[q] = copy[k]
+        copy[k] = q
+        last_use[q] = q
+        for e in range(ptr[k], ptr[k + 1]):
+            last_use[copy[inputs[e]]] = q
+    for i in range(n):
+        if problem.last_need[i] == n and problem.uses[problem.use_ptr[i]] == n:
+            last_use[copy[i]] = length  # a sink
+    change = np.zeros(length + 2, dtype=np.int64)
+    for q in range(length):
+        change[q] += sizes[result[q]]
+        change[min(last_use[q], length) + 1] -= sizes[result[q]]
+    live = 0
+    for q in range(length):
+        live += change[q]
+        memory[q] = live + needs[result[q]] - sizes[result[q]]
+    return result
+
+
+@numba_jit
+def keep_where_room(problem: Problem, budget: int, sequence: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A sequence that costs at most as much, within the same budget.
+
+    Parameters
+    ----------
+    budget : int
+        Bytes, constants left out; the sequence must fit.
+    sequence : (length,) int
+        Frontier-advancing.
+
+    Notes
+    -----
+    Recomputations are tried once each, the dearest first; every success costs a new profile, O(length + edges), and
+    begins again. Long sequences with much room are left as they are after `_MOST_STEPS`.
+    """
+    memory = np.zeros(sequence.shape[0], dtype=np.int64)
+    last_use = np.zeros(sequence.shape[0], dtype=np.int64)
+    previous = np.zeros(sequence.shape[0], dtype=np.int64)
+    sequence = _profile(problem, sequence, memory, last_use, previous)
+    again, steps = True, 0
+    while again and steps < _MOST_STEPS:
+        again = False
+        length = sequence.shape[0]
+        steps += 30 * length  # the profile and the sorting
+        price = np.zeros(length)
+        for q in range(length):
+            price[q] = -problem.costs[sequence[q]] if previous[q] >= 0 else 1.0
+        for q in np.argsort(price):
+            if price[q] > 0:
+                break
+            size = problem.sizes[sequence[q]]
+            fits = True
+            for r in range(last_use[previous[q]] + 1, q):
+                steps += 1
+                if memory[r] + size > budget:
+                    fits = False
+                    break
+            if fits:
+                rest = np.concatenate((sequence[:q], sequence[q + 1 :]))
+                sequence = _profile(problem, rest, memory, last_use, previous)
+                again = True
+                break
+    return sequence

@@ -1,0 +1,166 @@
+"""The least budget: what is provably needed, and what the search is known to manage."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import InfeasibleBudgetError
+from ...graph import Graph
+from ...plan import evaluate, plan_from_sequence
+from ...schedule import Schedule, keep_all
+from ...units import format_bytes
+from ..options import SolveOptions
+from .arrays import pinned_bytes
+from .search import search
+
+__all__ = ["infeasible", "infeasible_plain", "minimum_budget", "proven_minimum", "tightest", "without_solving"]
+
+
+_MOST_SECONDS = 12.0  # the first half finds little, the second what has to be recomputed in another way
+_SECONDS_A_NODE = 1e-4  # to look for a schedule, at least
+_SHARE = 0.2  # of the time, for one budget: what has to be recomputed in another way is found late
+_TOLERANCE = 0.01  # of the peak
+
+
+def proven_minimum(graph: Graph) -> tuple[int, int]:
+    """Bytes, constants included, that every schedule needs (working set and pinned values), and the node that does."""
+    needed = pinned_bytes(graph)
+    node = int(np.argmax(needed))
+    return graph.constant_bytes + int(needed[node]), node
+
+
+def minimum_budget(graph: Graph, time_limit: float = _MOST_SECONDS, seed: int = 0) -> tuple[int, int, int]:
+    """Bracket the least feasible budget, by bisection with the search.
+
+    Parameters
+    ----------
+    graph : Graph
+    time_limit : float
+        Seconds, of which 12 at most are used; the upper end is what was found by then.
+    seed : int
+
+    Returns
+    -------
+    proven_lower_bytes, achievable_bytes, node : int
+        No schedule fits below the first (constants included); one is known for the second; `node` needs the first.
+    """
+    low, node = proven_minimum(graph)
+    return low, tightest(graph, low, time_limit, seed)[0], node
+
+
+def without_solving(graph: Graph, budget_bytes: int, strategy: str, options: SolveOptions) -> Schedule | None:
+    """The schedule that recomputes nothing, where it fits; None where a strategy has to solve.
+
+    Parameters
+    ----------
+    budget_bytes : int
+        Constants included.
+    strategy : str
+        Whose name the schedule bears.
+    options : SolveOptions
+        Its time limit is for finding the least budget, where the error has to name it.
+
+    Raises
+    ------
+    InfeasibleBudgetError
+        If the budget is below what every schedule needs; names the least that is known to do, and its sequence.
+    """
+    begun = time.perf_counter()
+    plain = keep_all(graph)
+    if plain.peak_bytes <= budget_bytes:
+        seconds = time.perf_counter() - begun
+        return replace(plain, strategy=strategy, budget_bytes=budget_bytes, solver="none needed", seconds=seconds)
+    least = proven_minimum(graph)[0]
+    if budget_bytes < least:
+        known, sequence = tightest(graph, least, options.time_limit, options.seed)
+        raise infeasible(graph, budget_bytes, known, sequence=sequence)
+    return None
+
+
+def tightest(graph: Graph, low: int, time_limit: float, seed: int = 0) -> tuple[int, NDArray[np.int64]]:
+    """The least peak found, constants included, and the sequence that has it.
+
+    Parameters
+    ----------
+    low : int
+        Where to start: no schedule has a lower peak.
+    time_limit : float
+        Seconds, of which 12 at most are used.
+    """
+    begun, time_limit = time.perf_counter(), min(time_limit, _MOST_SECONDS)
+    best = np.arange(len(graph))
+    high = evaluate(graph, plan_from_sequence(graph, best)).peak_bytes
+    fails = low - 1
+    while high - fails > max(1, _TOLERANCE * high) and (left := time_limit - (time.perf_counter() - begun)) > 0:
+        near = fails < low and high <= 1.25 * low  # worth asking for what is proven to be needed
+        ask = low if near else min(int(np.sqrt(float(max(fails, low)) * high)), high - 1)
+        sequence = _first(graph, ask, min(left, max(_SHARE * time_limit, _SECONDS_A_NODE * len(graph))), seed)
+        if sequence is None:
+            fails = ask
+        else:
+            best, high = sequence, evaluate(graph, plan_from_sequence(graph, sequence)).peak_bytes
+    return high, best
+
+
+def infeasible(
+    graph: Graph,
+    budget_bytes: int,
+    known_bytes: int,
+    *,
+    relaxation: bool = False,
+    sequence: NDArray[np.int64] | None = None,
+) -> InfeasibleBudgetError:
+    """The error for a budget under which no schedule exists, or none was found.
+
+    Parameters
+    ----------
+    known_bytes : int
+        The least budget with a known schedule.
+    relaxation : bool
+        Whether the relaxation proves that there is none.
+    sequence : (length,) int array, optional
+        The schedule with `known_bytes`.
+    """
+    (low, node), high = proven_minimum(graph), known_bytes
+    known = None if sequence is None else [int(i) for i in sequence]
+    asked, least, found = format_bytes(budget_bytes), format_bytes(low), format_bytes(high)
+    if budget_bytes < low:
+        message = (
+            f"budget {asked} is below {least}, the least that any schedule of this model needs ({graph.names[node]}); "
+            "raise the budget or lower the batch size"
+        )
+        return InfeasibleBudgetError(message, budget_bytes, high, proven=True, sequence=known)
+    why = (
+        "no schedule of this model fits it (proven)"
+        if relaxation
+        else "no schedule was found for it, though none is ruled out"
+    )
+    message = (
+        f"budget {asked} is too small: {why}; the least budget with a known schedule is {found}; raise the budget "
+        "to that or lower the batch size"
+    )
+    return InfeasibleBudgetError(message, budget_bytes, high, proven=relaxation, sequence=known)
+
+
+def infeasible_plain(graph: Graph, budget_bytes: int, peak_bytes: int) -> InfeasibleBudgetError:
+    """The error for a budget below the peak without recomputation, from a strategy that does not recompute."""
+    low, _ = proven_minimum(graph)
+    message = (
+        f"budget {format_bytes(budget_bytes)} is below {format_bytes(peak_bytes)}, the peak without recomputation; "
+        'raise the budget or use strategy="checkmate"'
+    )
+    return InfeasibleBudgetError(message, budget_bytes, peak_bytes, proven=budget_bytes < low)
+
+
+def _first(graph: Graph, budget_bytes: int, seconds: float, seed: int) -> NDArray[np.int64] | None:
+    begun = time.perf_counter()
+    for sequence in search(graph, budget_bytes, seed):
+        if sequence is not None:
+            return sequence
+        if time.perf_counter() - begun > seconds:
+            break
+    return None

@@ -1,0 +1,257 @@
+"""The eviction search: schedules from simulated evictions, improved by annealing the weights they are chosen by.
+
+Starts are w = (C / M)^p with several p and several exponents of the distance, and the keep-sets of a relaxation where
+there is one. The best of them are annealed in short rounds, then the best of all in longer and longer ones, with
+weights that may differ between the forward pass and parts of the backward pass.
+
+What it does badly: nodes are recomputed at most once a stage, in the order of the graph; very small budgets (below
+about a quarter of the plain peak) want recursive schedules, which weights express only indirectly.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...graph import BACKWARD, Graph
+from .arrays import Problem, flatten
+from .keep_where_room import keep_where_room
+from .simulate import anneal, buffers, repair, simulate
+
+__all__ = ["KeepSet", "search"]
+
+log = logging.getLogger(__name__)
+
+_SLICE = 0.2  # seconds of compiled code between two looks at the clock
+_FEWEST = 5  # simulations in a slice, however long they take
+_POWERS = (1.0, 0.5, 0.25, 0.0)
+_ALPHAS = (1.0, 0.0, 0.5, 2.0, 4.0)
+_BIASES = (-1e3, 0.0)
+_PHASES = 6
+
+
+@dataclass(frozen=True, eq=False)
+class KeepSet:
+    """What a relaxation keeps: `kept[m, i]` in [0, 1] at the first computation of `stages[m]`."""
+
+    stages: NDArray[np.int64]
+    kept: NDArray[np.float64]
+
+
+@dataclass(eq=False)
+class _State:
+    """One walk: where its weights are and what they cost."""
+
+    weights: NDArray[np.float64]
+    phase: NDArray[np.int64]
+    alpha: float
+    bias: float
+    extra: float
+
+    def copy(self) -> _State:
+        return _State(self.weights.copy(), self.phase, self.alpha, self.bias, self.extra)
+
+
+def search(
+    graph: Graph,
+    budget_bytes: int,
+    seed: int = 0,
+    keep_sets: Callable[[], list[KeepSet]] = list,
+) -> Iterator[NDArray[np.int64] | None]:
+    """Look for cheap sequences, for as long as it is asked.
+
+    Parameters
+    ----------
+    graph : Graph
+    budget_bytes : int
+        Constants included.
+    seed : int
+    keep_sets : callable
+        Asked now and then for new keep-sets of a relaxation to start from; each is used once.
+
+    Yields
+    ------
+    (length,) int array or None
+        A better sequence than all before, or None after a fraction of a second without one. Never ends, unless nothing
+        can be recomputed.
+    """
+    walk = _Walk(graph, budget_bytes - graph.constant_bytes, seed)
+    yield from walk.run(keep_sets)
+
+
+class _Walk:
+    def __init__(self, graph: Graph, room: int, seed: int) -> None:
+        self.graph, self.room = graph, room
+        self.random = np.random.default_rng(seed)
+        self.best = np.inf
+        self.rate = min(2000.0, 1e6 / max(len(graph), 1))  # simulations a second, measured as it goes
+        self.scratch = buffers(len(graph))
+        self.evictions = np.zeros(len(graph), dtype=np.int64)
+        source = room / 1000
+        self.recipes: list[dict[str, Any]] = [  # what may be recomputed, the likeliest first
+            {"keep_sources": source},
+            {},
+            {"keep_sources": -1},
+            {"recompute_backward": True, "keep_sources": source},
+        ]
+        self.use(flatten(graph, **self.recipes[0]))
+
+    def use(self, problem: Problem) -> None:
+        self.problem = problem
+        n = len(self.graph)
+        self.movable = np.flatnonzero(problem.evictable).astype(np.int64)
+        self.sequence = np.zeros(max(64 * n, 4096), dtype=np.int64)
+        self.found = np.zeros_like(self.sequence)
+
+    # -- pieces ----------------------------------------------------------------------------------------------------
+    def _starts(self, keep_sets: list[KeepSet]) -> Iterator[_State]:
+        n = len(self.graph)
+        single = np.zeros(n, dtype=np.int64)
+        ratio = np.log(
+            (self.problem.costs + 1e-9 + 1e-4 * self.problem.costs.mean()) / np.maximum(self.problem.sizes, 1)
+        )
+        if not keep_sets:
+            for bias in _BIASES:
+                for power in _POWERS:
+                    for alpha in _ALPHAS:
+                        yield _State((power * ratio)[None, :].copy(), single, alpha, bias, np.inf)
+        for keep in keep_sets:
+            phase = np.searchsorted(keep.stages, np.arange(n), side="left").clip(max=len(keep.stages) - 1)
+            for strength in (4.0, 12.0):
+                for power, alpha in ((0.5, 1.0), (0.5, 0.0), (1.0, 1.0), (0.25, 2.0)):
+                    for bias in _BIASES:
+                        yield _State(power * ratio[None, :] + strength * keep.kept, phase, alpha, bias, np.inf)
+
+    def _timed(self, rate: float) -> None:
+        """Believe a lower rate at once, so that no slice is much too long, and a higher one by half."""
+        self.rate = min(rate, 0.5 * (self.rate + rate))
+
+    def _play(self, state: _State) -> int:
+        """Simulate; returns the length of `self.sequence`, or minus the stage reached."""
+        state.extra, length, stage = simulate(
+            self.problem, self.room, state.weights, state.phase, state.alpha, state.bias, 1e299,
+            self.scratch, self.sequence, self.evictions,
+        )  # fmt: skip
+        if stage < len(self.graph):
+            state.extra = np.inf
+            return -stage
+        return length
+
+    def _offer(self, sequence: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        better = keep_where_room(self.problem, self.room, sequence)
+        extra = float(self.problem.costs[better].sum()) - self.graph.base_cost
+        if extra < self.best * (1 - 1e-12):
+            self.best = extra
+            return better
+        return None
+
+    def _phased(self, state: _State) -> _State:
+        """The same walk with a row of weights for the forward pass and for each part of the backward pass."""
+        if len(state.weights) > 1:
+            return state.copy()
+        n = len(self.graph)
+        backward = np.flatnonzero(self.graph.kinds == BACKWARD)
+        start = int(backward[0]) if backward.size else n
+        phase = np.zeros(n, dtype=np.int64)
+        phase[start:] = 1 + np.arange(n - start) * (_PHASES - 1) // max(n - start, 1)
+        return _State(np.repeat(state.weights, _PHASES, axis=0), phase, state.alpha, state.bias, state.extra)
+
+    def _anneal(self, state: _State, steps: int, hot: float, cold: float) -> Iterator[NDArray[np.int64] | None]:
+        """Anneal `state` and leave its best in it."""
+        best_weights, best = state.weights.copy(), state.extra
+        done = 0
+        while done < steps:
+            count = int(min(steps - done, max(self.rate * _SLICE, _FEWEST)))
+            begin = hot * (cold / hot) ** (done / steps)
+            end = hot * (cold / hot) ** ((done + count) / steps)
+            clock = time.perf_counter()
+            state.extra, best, length, _ = anneal(
+                self.problem, self.room, state.weights, state.phase, state.alpha, state.bias, self.movable,
+                state.extra, best, begin, end, count, int(self.random.integers(2**31)),
+                self.scratch, self.sequence, self.found, best_weights,
+            )  # fmt: skip
+            self._timed(count / max(time.perf_counter() - clock, 1e-6))
+            done += count
+            yield self._offer(self.found[:length]) if length > 0 and best < 1.02 * self.best else None
+        state.weights[:], state.extra = best_weights, best
+
+    # -- the course of a search ------------------------------------------------------------------------------------
+    def run(self, keep_sets: Callable[[], list[KeepSet]]) -> Iterator[NDArray[np.int64] | None]:
+        pool: list[_State] = []
+        attempt, reached_any = 0, False  # whether any recipe leaves something to recompute
+        while not pool:
+            if attempt:
+                self.use(flatten(self.graph, **self.recipes[attempt % len(self.recipes)]))
+            if self.movable.size:
+                pool = yield from self._begin(attempt)
+            elif attempt == len(self.recipes) - 1 and not reached_any:
+                return
+            reached_any |= bool(self.movable.size)
+            attempt += 1
+        for state in pool[:4]:
+            yield from self._anneal(state, 1000, *self._heat(state, 0.1))
+        rounds = 0
+        while True:
+            fresh = [state for state in self._starts(given) if self._play(state) > 0] if (given := keep_sets()) else []
+            if fresh:
+                fresh.sort(key=lambda s: s.extra)
+                log.debug("keep-sets start at %g, best %g", fresh[0].extra, self.best)
+                for state in fresh[:2]:
+                    yield from self._anneal(state, 500, *self._heat(state, 0.05))
+                pool += fresh[:2]
+            pool.sort(key=lambda s: s.extra)
+            del pool[4:]
+            chosen = pool[0] if self.random.random() < 0.7 else pool[int(self.random.integers(len(pool)))]
+            state = self._phased(chosen)
+            if rounds % 4 == 3:
+                other = state.copy()
+                other.alpha = max(0.0, state.alpha + self.random.choice([-0.5, 0.5]))
+                if self._play(other) > 0:
+                    state = other
+            yield from self._anneal(
+                state, 2000 * (1 + rounds), *self._heat(state, float(self.random.choice([0.05, 0.02, 0.005])))
+            )
+            pool.append(state)
+            rounds += 1
+
+    def _heat(self, state: _State, share: float) -> tuple[float, float]:
+        unit = max(state.extra, 1e-9 * self.graph.base_cost, 1e-12)
+        return share * unit, share * unit * 1e-3
+
+    def _begin(self, attempt: int) -> Generator[NDArray[np.int64] | None, None, list[_State]]:
+        """Starts that fit, the cheapest first; a random walk to one if none does."""
+        pool: list[_State] = []
+        furthest, reached = None, -1
+        for state in self._starts([]):
+            length = self._play(state)
+            if length > 0:
+                pool.append(state)
+                yield self._offer(self.sequence[:length])
+                continue
+            if -length > reached:
+                furthest, reached = state, -length
+            yield None
+        pool.sort(key=lambda s: s.extra)
+        if pool or furthest is None or not self.movable.size:
+            return pool
+        state = furthest
+        for _ in range(2 + 2 * attempt):
+            count = int(max(self.rate * _SLICE, _FEWEST))
+            clock = time.perf_counter()
+            extra, length, reached = repair(
+                self.problem, self.room, state.weights, state.phase, state.alpha, state.bias, self.movable, reached,
+                count, int(self.random.integers(2**31)), self.scratch, self.sequence,
+            )  # fmt: skip
+            if length > 0:
+                state.extra = extra
+                yield self._offer(self.sequence[:length])
+                return [state]
+            self._timed(count / max(time.perf_counter() - clock, 1e-6))
+            yield None
+        return pool

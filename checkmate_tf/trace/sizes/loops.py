@@ -1,0 +1,152 @@
+"""What a while loop leaves behind: bytes of the tensor lists that it fills.
+
+A loop's lists (TensorArrays, and the accumulators that its gradient reads) hold one tensor an iteration. Several lists
+may hold the same tensor, and a list of reads of a variable holds nothing of its own, so bytes are counted by the
+distinct tensors that the body makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import function_def_to_graph
+
+from ..ops import view_of
+
+__all__ = ["PUSHES", "copy_functions", "function_graph", "list_sizes", "root_of", "step_of", "trip_count"]
+
+# Operations that add a tensor to a list, and which input it is.
+PUSHES = {"TensorListPushBack": 1, "TensorListSetItem": 2}
+
+_COMPARISONS = frozenset({"Less", "LessEqual", "Greater", "GreaterEqual"})
+
+
+def function_graph(graph: tf.Graph, name: str) -> tf.Graph:
+    """The body of a function known to `graph`; it knows the functions that `graph` knows."""
+    function = graph._functions[name]
+    definition = getattr(function, "cached_definition", None) or function.definition
+    with tf.Graph().as_default() as host:
+        copy_functions(graph, host)
+        body = function_def_to_graph.function_def_to_graph(definition)
+    copy_functions(graph, body)  # it may call others
+    return body
+
+
+def copy_functions(source: tf.Graph, target: tf.Graph) -> None:
+    """Make the functions (loop bodies, branches) that `source` knows known to `target`."""
+    for function in source._functions.values():
+        if not target._is_function(function.name if isinstance(function.name, str) else function.name.decode()):
+            target._add_function(function)
+
+
+def list_sizes(body: tf.Graph, bytes_of: Callable[[tf.Tensor], int | None], iterations: int | None) -> list[int | None]:
+    """Bytes that a loop itself puts into each of the lists it returns.
+
+    Parameters
+    ----------
+    body : FuncGraph
+    bytes_of : callable
+        Bytes of a tensor of the body; None if they are not known.
+    iterations : int or None
+        None if not known.
+
+    Returns
+    -------
+    list of int or None
+        For each output of the body; 0 for what is no list, None where it cannot be known. A tensor that several lists
+        hold is counted with the first.
+    """
+    position = {id(t): k for k, t in enumerate(body.inputs)}
+    counted: set[int] = set()
+    sizes: list[int | None] = []
+    for result in body.outputs:
+        total: int | None = 0
+        for pushed in _pushed(result):
+            origin = _origin(pushed, body, position)
+            if origin is None or id(origin) in counted:
+                continue
+            counted.add(id(origin))
+            size = bytes_of(origin)
+            if size is None or iterations is None or total is None:
+                total = None
+            else:
+                total += size * iterations
+        sizes.append(total)
+    return sizes
+
+
+def trip_count(condition: tf.Graph, body: tf.Graph, known: Sequence[np.ndarray | None]) -> int | None:
+    """How often a loop runs that counts from one known number to another, as those of keras.ops do; None for others.
+
+    Parameters
+    ----------
+    condition, body : FuncGraph
+        The condition compares a variable of the loop with a constant, or with a variable that the body leaves alone;
+        the body adds a constant to it, or subtracts one.
+    known : sequence of array or None
+        What the variables of the loop start from, where shapes alone decide it.
+    """
+    test = root_of(condition.outputs[0]).op
+    if test.type not in _COMPARISONS or not test.inputs[0].dtype.is_integer:
+        return None
+    inputs = {id(t): k for k, t in enumerate(condition.inputs)}
+    ends = [inputs.get(id(root_of(t))) for t in test.inputs]
+    steps = [0 if k is None else step_of(body, k) for k in ends]
+    start = [tf.get_static_value(root_of(t)) if k is None else known[k] for t, k in zip(test.inputs, ends, strict=True)]
+    if any(v is None or np.ndim(v) for v in start) or None in steps:
+        return None
+    left, right = (int(v) for v in start if v is not None)
+    speed = sum(sign * step for sign, step in zip((1, -1), steps, strict=True) if step is not None)
+    apart = left - right
+    if test.type.startswith("Greater"):
+        apart, speed = -apart, -speed
+    if speed <= 0:
+        return None
+    return max(0, -(-(1 - apart if test.type.endswith("Equal") else -apart) // speed))
+
+
+def step_of(body: tf.Graph, k: int) -> int | None:
+    """What the body of a loop adds to its k-th variable; None if that is not the same number each time."""
+    before, after = body.inputs[k], root_of(body.outputs[k])
+    if after is before:
+        return 0
+    sign = {"AddV2": 1, "Add": 1, "Sub": -1}.get(after.op.type)
+    if sign is None or root_of(after.op.inputs[0]) is not before:
+        return None
+    step = tf.get_static_value(root_of(after.op.inputs[1]))
+    return None if step is None or np.ndim(step) else sign * int(step)
+
+
+def root_of(t: tf.Tensor) -> tf.Tensor:
+    """The tensor that a view, or a view of a view, looks at."""
+    while (source := view_of(t.op, t.value_index)) is not None:
+        t = t.op.inputs[source]
+    return t
+
+
+def _pushed(result: tf.Tensor) -> list[tf.Tensor]:
+    """Tensors that the body adds to the list it returns."""
+    pushed = []
+    t = root_of(result)
+    while t.op.type in PUSHES:
+        pushed.append(t.op.inputs[PUSHES[t.op.type]])
+        t = root_of(t.op.inputs[0])
+    return pushed
+
+
+def _origin(t: tf.Tensor, body: tf.Graph, position: dict[int, int]) -> tf.Tensor | None:
+    """The tensor made in the body whose buffer `t` is, or None if it was made outside."""
+    for _ in range(len(body.inputs) + 1):
+        t = root_of(t)
+        if t.op.type in ("ReadVariableOp", "Const", "TensorListGetItem"):
+            return None
+        k = position.get(id(t))
+        if k is None:
+            return t
+        previous = root_of(body.outputs[k])  # the value of the iteration before
+        if previous is t:
+            return None
+        t = previous
+    return None

@@ -1,0 +1,300 @@
+"""True sizes: the step emitted once more, into a scratch graph whose batch dimension is known.
+
+Keras traces with an open batch. Operations that only compute shapes are evaluated here and put back as constants, so
+that TensorFlow's shape functions can conclude everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
+from tensorflow.python.eager import context, execute
+from tensorflow.python.framework import func_graph, ops
+from tensorflow.python.ops import handle_data_util
+
+from ...errors import TraceError
+from ..ops import ELEMENTWISE, copy_attributes, inputs_of, is_stateful
+from ..order import topological
+from ..step import TracedStep
+from .loops import copy_functions, function_graph, list_sizes, root_of, step_of, trip_count
+from .shapes import inferred_shape
+from .variants import Variants, bytes_of, largest
+
+__all__ = ["StaticStep", "with_static_batch"]
+
+_SMALL = 4096  # elements: shapes, axes and permutations are smaller
+_BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
+
+
+@dataclass(frozen=True, eq=False)
+class StaticStep:
+    """The same operations with static shapes.
+
+    Attributes
+    ----------
+    graph : FuncGraph
+    operations : dict from the traced operation to the scratch one
+        A folded operation is a Const here.
+    tensors : dict from id(traced tensor) to the scratch tensor
+    list_bytes : dict from id(traced tensor) to int
+        Bytes held by tensor lists and optionals, for variants. One that is not here has an unknown size.
+    """
+
+    graph: tf.Graph
+    operations: Mapping[tf.Operation, tf.Operation]
+    tensors: Mapping[int, tf.Tensor]
+    list_bytes: Mapping[int, int]
+
+    def bytes_of(self, t: tf.Tensor) -> int | None:
+        """Bytes of a traced tensor for the static batch; None if they cannot be known."""
+        return bytes_of(t, self.tensors, self.list_bytes)
+
+
+def with_static_batch(step: TracedStep, shapes: list[tf.TensorShape]) -> StaticStep:
+    """Emit `step` with the given static input shapes.
+
+    Parameters
+    ----------
+    step : TracedStep
+    shapes : list of fully defined tf.TensorShape, one for each of `step.inputs`
+
+    Raises
+    ------
+    TraceError
+        If an operation rejects the static shapes (the batch does not suit the model).
+    """
+    graph = func_graph.FuncGraph("checkmate_static")
+    copy_functions(step.graph, graph)
+    emitter = _emitter(graph)
+    with graph.as_default():
+        for given, shape in zip(step.inputs, shapes, strict=True):
+            emitter.place(given, tf.compat.v1.placeholder(given.dtype, shape))
+        for external, internal in step.captures:
+            emitter.place(internal, graph.capture(external))
+        for op in step.operations:
+            if op not in emitter.operations:
+                emitter.emit(op)
+    return StaticStep(graph, emitter.operations, emitter.tensors, emitter.variants.list_bytes)
+
+
+@dataclass(frozen=True)
+class _Emitter:
+    """Emits operations one by one into `graph`, and keeps what is known of each traced tensor by its id.
+
+    `known` holds values that shapes alone decide; `variants` what lists and optionals hold. With `bound`, a size that
+    data decides is taken at its most.
+    """
+
+    graph: tf.Graph
+    operations: dict[tf.Operation, tf.Operation]
+    tensors: dict[int, tf.Tensor]
+    known: dict[int, np.ndarray]
+    variants: Variants
+    bound: bool = False
+
+    def place(self, t: tf.Tensor, copy: tf.Tensor) -> None:
+        self.tensors[id(t)] = copy
+        self.operations[t.op] = copy.op
+
+    def emit(self, op: tf.Operation) -> None:
+        try:
+            values = _fold(op, self.tensors, self.known)
+            if values is not None:
+                copies = [tf.constant(v, t.dtype) for v, t in zip(values, op.outputs, strict=True)]
+                self.operations[op] = copies[0].op
+                self.known.update((id(t), v) for t, v in zip(op.outputs, values, strict=True))
+            else:
+                attributes = copy_attributes(op)
+                if op.type in ("While", "StatelessWhile"):
+                    attributes["output_shapes"] = self._loop(op)
+                inputs = [self.tensors[id(t)] for t in inputs_of(op)]
+                copy = self.graph._create_op_internal(
+                    op.type,
+                    _level(inputs) if self.bound and op.type in ELEMENTWISE else inputs,
+                    [t.dtype for t in op.outputs],
+                    attrs=attributes,
+                    name=op.name,
+                    compute_device=False,
+                )
+                self.operations[op], copies = copy, list(copy.outputs)
+                if op.type in _BRANCHES:
+                    self._branches(op, copies)
+                elif op.type == "Where" and self.bound:
+                    given = copy.inputs[0].shape
+                    copies[0].set_shape([given.num_elements(), given.rank])
+                elif op.type == "FusedBatchNormV3":
+                    copies[5].set_shape(_reserve_space(copies[0]))
+                elif copies and not copies[0].shape.is_fully_defined():
+                    copies[0].set_shape(inferred_shape(op, copy, lambda t: self.known.get(id(t))))
+        except (ValueError, TypeError, tf.errors.OpError) as error:
+            shapes = ", ".join(str(self.tensors[id(t)].shape) for t in op.inputs)
+            raise TraceError(f"{op.name} ({op.type}) does not accept inputs of shape {shapes}: {error}") from error
+        for t, copy_tensor in zip(op.outputs, copies, strict=True):
+            self.tensors[id(t)] = copy_tensor
+            if not copy_tensor.shape.is_fully_defined() and copy_tensor.shape.is_compatible_with(t.shape):
+                copy_tensor.set_shape(t.shape)  # Python code may know more than the operation tells
+            if t.dtype in (tf.variant, tf.resource):
+                handle_data_util.copy_handle_data(t, copy_tensor)
+        self.variants.follow(op)
+
+    def _branches(self, op: tf.Operation, copies: list[tf.Tensor]) -> None:
+        """Give the outputs of a conditional that has no static shape the largest of its branches' shapes.
+
+        Keras's optimizers divide sparse gradients in a conditional, of which one branch selects rows by their values
+        (`tf.where`): its size is known only at run time, but has a bound.
+        """
+        if all(t.shape.is_fully_defined() and t.dtype != tf.variant or t.dtype == tf.resource for t in copies):
+            return
+        branches = op.get_attr("branches") if "Case" in op.type else map(op.get_attr, ("then_branch", "else_branch"))
+        found, values = [], []
+        for name in branches:
+            branch = function_graph(op.graph, name.name)
+            inner = self._inside(op, branch, inputs_of(op)[1:], once=True)
+            found.append([inner.variants.of(t) for t in branch.outputs])
+            given = {id(t) for t in branch.inputs}
+            sources = [root_of(t) for t in branch.outputs]  # what is computed of sizes that are bounds is no value
+            values.append([inner.known.get(id(t)) if id(t) in given or t.op.type == "Const" else None for t in sources])
+        for result, value, *others in zip(op.outputs, *values, strict=True):
+            if value is not None and all(np.array_equal(value, other) for other in others):
+                self.known[id(result)] = value
+        for result, t, *held in zip(op.outputs, copies, *found, strict=True):
+            if t.dtype == tf.variant:
+                self.variants.note(result, held)
+            elif not t.shape.is_fully_defined() and all(h.shape.is_fully_defined() for h in held):
+                shape = largest([h.shape for h in held])
+                if shape is not None:
+                    t.set_shape(shape)
+
+    def _inside(self, op: tf.Operation, body: tf.Graph, given: list[tf.Tensor], once: bool) -> _Emitter:
+        """Emit a function that `op` calls with `given` (just once, or as a loop's body) into a graph of its own."""
+        scratch = func_graph.FuncGraph("checkmate_static_body")
+        copy_functions(op.graph, scratch)
+        inner = _emitter(scratch, once or self.bound)
+        with scratch.as_default():
+            for outer, t in zip(given, body.inputs, strict=True):
+                placeholder = tf.compat.v1.placeholder(t.dtype, self.tensors[id(outer)].shape)
+                handle_data_util.copy_handle_data(outer, placeholder)
+                inner.place(t, placeholder)
+                self.variants.copy(outer, t, inner.variants, values=once)
+                if once and id(outer) in self.known:
+                    inner.known[id(t)] = self.known[id(outer)]
+            for operation in topological(body.get_operations()):
+                if operation not in inner.operations:
+                    inner.emit(operation)
+        return inner
+
+    def results(self, body: tf.Graph) -> list[tf.Tensor]:
+        """The copies of the outputs of `body`."""
+        return [self.tensors[id(t)] for t in body.outputs]
+
+    def _loop(self, op: tf.Operation) -> attr_value_pb2.AttrValue:
+        """The output_shapes attribute of a loop with static inputs; notes the sizes of its lists."""
+        limit = self.known.get(id(inputs_of(op)[1])) if len(op.inputs) > 1 else None
+        iterations = int(limit) if limit is not None and limit.ndim == 0 and limit > 0 else None
+        body = function_graph(op.graph, op.get_attr("body").name)
+        if not iterations:
+            condition = function_graph(op.graph, op.get_attr("cond").name)
+            start = [self.known.get(id(t)) for t in inputs_of(op)]
+            iterations = trip_count(condition, body, start)
+            if iterations is not None and start[0] is not None and step_of(body, 0) == 1:
+                # TensorFlow counts the rounds, and the loop of the gradient goes as far as that.
+                self.known[id(op.outputs[0])] = start[0] + np.array(iterations, start[0].dtype)
+        inner = self._inside(op, body, inputs_of(op), once=False)
+        left = inner.results(body)
+        sizes = list_sizes(body, inner.variants.bytes_of, iterations)
+        attribute = attr_value_pb2.AttrValue()
+        for outer, t, copy, result, size in zip(inputs_of(op), body.outputs, left, op.outputs, sizes, strict=True):
+            entry = self.tensors[id(outer)].shape
+            stable = entry if copy.shape.is_compatible_with(entry) else result.shape
+            attribute.list.shape.append(stable.as_proto())
+            if result.dtype == tf.variant:
+                if size is not None:
+                    self.variants.list_bytes[id(result)] = size
+                if id(t) in inner.variants.elements:
+                    self.variants.elements[id(result)] = inner.variants.elements[id(t)]
+        return attribute
+
+
+def _emitter(graph: tf.Graph, bound: bool = False) -> _Emitter:
+    tensors: dict[int, tf.Tensor] = {}
+    return _Emitter(graph, {}, tensors, {}, Variants(tensors), bound)
+
+
+def _level(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Operands of an elementwise operation whose sizes are only bounded: all at the largest, if they differ."""
+    most = largest([t.shape for t in tensors])
+    if len(tensors) < 2 or most is None:
+        return tensors
+    return [t if t.shape == most else tf.compat.v1.placeholder(t.dtype, most) for t in tensors]
+
+
+def _reserve_space(y: tf.Tensor) -> tf.TensorShape:
+    """Shape of what a fused normalisation keeps for its gradient: a scalar on a CPU (measured).
+
+    On a GPU it is what cuDNN asks for. An estimate, for the prediction alone: a bit for each element, the mask of a
+    fused ReLU.
+    """
+    if not tf.config.list_physical_devices("GPU"):
+        return tf.TensorShape([])
+    elements = y.shape.num_elements()
+    return tf.TensorShape([None if elements is None else -(-elements // 32)])
+
+
+def _fold(op: tf.Operation, tensors: Mapping[int, tf.Tensor], known: Mapping[int, np.ndarray]) -> list | None:
+    """Values of the outputs if shapes alone decide them, else None."""
+    if not op.outputs or is_stateful(op) or op.type in ("Placeholder", "ReadVariableOp"):
+        return None
+    if op.type in ("Shape", "ShapeN", "Size", "Rank", "VariableShape"):
+        values = []
+        for t, result in zip(inputs_of(op), op.outputs, strict=True):
+            shape = _shape_of(tensors[id(t)]) if op.type == "VariableShape" else tensors[id(t)].shape
+            if op.type == "Rank" and shape.rank is not None:
+                values.append(np.array(shape.rank, result.dtype.as_numpy_dtype))
+                continue
+            if not shape.is_fully_defined():
+                return None
+            whole = np.array(shape.as_list(), result.dtype.as_numpy_dtype)
+            values.append(np.array(whole.prod(dtype=np.int64), whole.dtype) if op.type == "Size" else whole)
+        return values
+    if op.type == "Const":
+        t = op.outputs[0]
+        if t.dtype.is_integer or t.dtype.is_bool:
+            value = tf.get_static_value(t)
+            if value is not None and np.size(value) <= _SMALL:
+                return [np.asarray(value)]
+        return None
+    if any(not (t.dtype.is_integer or t.dtype.is_bool) for t in [*inputs_of(op), *op.outputs]):
+        return None
+    if not op.inputs or any(id(t) not in known for t in inputs_of(op)):
+        return None
+    if any(a.WhichOneof("value") == "func" for a in op.node_def.attr.values()):
+        return None
+    with ops.init_scope(), tf.device("/CPU:0"):
+        attributes: list = []
+        for definition in op.op_def.attr:
+            attributes += [definition.name, _attribute(op, definition.name)]
+        results = execute.execute(
+            op.type.encode(),
+            len(op.outputs),
+            [tf.constant(known[id(t)], t.dtype) for t in inputs_of(op)],
+            tuple(attributes),
+            context.context(),
+        )
+        values = [r.numpy() for r in results]
+    return values if all(v.size <= _SMALL for v in values) else None
+
+
+def _attribute(op: tf.Operation, name: str):
+    value = op.get_attr(name)
+    return value.as_datatype_enum if isinstance(value, tf.DType) else value
+
+
+def _shape_of(handle: tf.Tensor) -> tf.TensorShape:
+    data = handle_data_util.get_resource_handle_data(handle)
+    if data is None or not data.is_set or len(data.shape_and_type) != 1:
+        return tf.TensorShape(None)
+    return tf.TensorShape(data.shape_and_type[0].shape)

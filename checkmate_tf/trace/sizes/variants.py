@@ -1,0 +1,152 @@
+"""What variants hold: tensor lists, which loops fill, and optionals, in which conditionals keep values for gradients.
+
+A variant is a scalar to TensorFlow's shape functions. How much memory it stands for, and the shapes of what is taken
+out of it again, follow from what was put in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import tensorflow as tf
+
+from ..ops import inputs_of
+from .loops import PUSHES
+
+__all__ = ["Held", "Variants", "bytes_of", "largest"]
+
+
+@dataclass(frozen=True)
+class Held:
+    """What an optional holds, or a conditional returns: shape, bytes and, of a variant, what is known of it."""
+
+    shape: tf.TensorShape
+    bytes: int | None
+    element: tf.TensorShape | None
+    held: tuple[Held, ...]
+
+
+@dataclass(frozen=True)
+class Variants:
+    """What is known of variants, by the id of the traced tensor.
+
+    Attributes
+    ----------
+    tensors : dict from id(traced tensor) to its copy with static shapes
+    list_bytes : dict to bytes, where they are known
+    elements : dict to the shape of a list's elements
+    held : dict to what an optional may hold: one thing for each branch of the conditional that made it
+    """
+
+    tensors: Mapping[int, tf.Tensor]
+    list_bytes: dict[int, int] = field(default_factory=dict)
+    elements: dict[int, tf.TensorShape] = field(default_factory=dict)
+    held: dict[int, tuple[Held, ...]] = field(default_factory=dict)
+
+    def bytes_of(self, t: tf.Tensor) -> int | None:
+        """Bytes of a traced tensor, None if they are not known."""
+        return bytes_of(t, self.tensors, self.list_bytes)
+
+    def of(self, t: tf.Tensor) -> Held:
+        """All that is known of a traced tensor."""
+        key = id(t)
+        return Held(self.tensors[key].shape, self.bytes_of(t), self.elements.get(key), self.held.get(key, ()))
+
+    def note(self, t: tf.Tensor, found: Sequence[Held]) -> None:
+        """Note what a variant may be: as large as the largest of these."""
+        sizes = [h.bytes for h in found if h.bytes is not None]
+        if sizes and len(sizes) == len(found):
+            self.list_bytes[id(t)] = max(sizes)
+        shapes = [h.element for h in found if h.element is not None]
+        if shapes and (shape := largest(shapes)) is not None:
+            self.elements[id(t)] = shape
+        self.held[id(t)] = tuple(inner for h in found for inner in h.held)
+
+    def copy(self, source: tf.Tensor, target: tf.Tensor, within: Variants | None = None, values: bool = True) -> None:
+        """Know of `target` (inside of a function, if `within` is given) what is known of `source`."""
+        to = within or self
+        if id(source) in self.list_bytes:
+            to.list_bytes[id(target)] = self.list_bytes[id(source)]
+        if id(source) in self.elements:
+            to.elements[id(target)] = self.elements[id(source)]
+        if values and id(source) in self.held:
+            to.held[id(target)] = self.held[id(source)]
+
+    def follow(self, op: tf.Operation) -> None:
+        """Learn from a traced operation whose copy was emitted."""
+        result = op.outputs[0] if op.outputs else None
+        if op.type in ("EmptyTensorList", "TensorListReserve"):
+            self.list_bytes[id(result)] = 0
+        elif op.type == "TensorListFromTensor":
+            shape = self.tensors[id(inputs_of(op)[0])].shape
+            if shape.is_fully_defined():
+                self.list_bytes[id(result)] = shape.num_elements() * op.inputs[0].dtype.size
+                self.elements[id(result)] = shape[1:]
+        elif op.type in PUSHES:
+            self._push(op)
+        elif op.type in ("TensorListGetItem", "TensorListPopBack", "TensorListStack"):
+            self._take(op)
+        elif op.type in ("Identity", "ZerosLike") and op.outputs[0].dtype == tf.variant:
+            self.copy(inputs_of(op)[0], op.outputs[0])
+        elif op.type == "OptionalNone":
+            self.list_bytes[id(result)], self.held[id(result)] = 0, ()
+        elif op.type == "OptionalFromValue" and len(op.inputs) == 1:
+            value = self.of(inputs_of(op)[0])
+            if value.bytes is not None:
+                self.list_bytes[id(result)] = value.bytes
+            self.held[id(result)] = (value,)
+        elif op.type == "OptionalGetValue" and len(op.outputs) == 1:
+            self._get_value(op)
+
+    def _push(self, op: tf.Operation) -> None:
+        before, pushed = inputs_of(op)[0], inputs_of(op)[PUSHES[op.type]]
+        self.elements[id(op.outputs[0])] = self.tensors[id(pushed)].shape
+        earlier, more = self.list_bytes.get(id(before)), self.bytes_of(pushed)
+        if earlier is not None and more is not None:  # outside of a loop, whose lists count by the distinct tensors
+            self.list_bytes[id(op.outputs[0])] = earlier + more
+
+    def _take(self, op: tf.Operation) -> None:
+        element, result = self.elements.get(id(inputs_of(op)[0])), op.outputs[-1]
+        if element is None:
+            return
+        copy = self.tensors[id(result)]
+        copy.set_shape(copy.shape[:1].concatenate(element) if op.type == "TensorListStack" else element)
+        if op.type == "TensorListPopBack":
+            self.elements[id(op.outputs[0])] = element
+
+    def _get_value(self, op: tf.Operation) -> None:
+        """The gradient of a conditional takes what the branch made from optionals; those of other branches are none."""
+        result = op.outputs[0]
+        copy = self.tensors[id(result)]
+        found = [h for h in self.held.get(id(inputs_of(op)[0]), ()) if h.shape.is_compatible_with(copy.shape)]
+        if result.dtype == tf.variant:
+            self.note(result, found)
+        elif found and (shape := largest([h.shape for h in found])) is not None:
+            copy.set_shape(shape)
+
+
+def bytes_of(t: tf.Tensor, tensors: Mapping[int, tf.Tensor], list_bytes: Mapping[int, int]) -> int | None:
+    """Bytes of a traced tensor; None if they are not known.
+
+    Parameters
+    ----------
+    t : tf.Tensor
+    tensors : mapping from id(traced tensor) to its copy with static shapes
+    list_bytes : mapping from id(traced tensor) to bytes, for variants
+    """
+    if t.dtype == tf.variant:
+        return list_bytes.get(id(t))
+    if t.dtype == tf.resource:
+        return 0
+    count = tensors[id(t)].shape.num_elements()
+    if count is None:
+        return 64 if t.op.type == "BroadcastGradientArgs" else None
+    return count * (t.dtype.size or 16)  # strings have no fixed size
+
+
+def largest(shapes: Sequence[tf.TensorShape]) -> tf.TensorShape | None:
+    """The largest of each size; None if there are several ranks, or a size is open."""
+    if len({s.rank for s in shapes}) > 1 or not all(s.is_fully_defined() for s in shapes):
+        return None
+    return tf.TensorShape([max(sizes) for sizes in zip(*(s.as_list() for s in shapes), strict=True)])

@@ -1,0 +1,240 @@
+"""The commands on graphs as JSON: budgets, `solve` and its status, `graph` of a model."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+from bruteforce import least_cost
+from commands import flat, invoke
+from documents import RESULT_FIELDS, check, document, node
+from graphs import chain, training
+
+from checkmate_tf.cli.solve import solve_budget
+from checkmate_tf.errors import BudgetError
+from checkmate_tf.files.graphs import graph_from_dict, graph_to_dict, read_graph, write_graph
+from checkmate_tf.schedule import keep_all
+
+# --------------------------------------------------------------------------------------------------- budgets
+
+GIGABYTES = training([[], [0]], [1.0, 1.0], [10**9, 10**9], constant_bytes=10**9)  # 4 GB at least, and 4 GB plainly
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [
+        ("5000000000", 5 * 10**9),
+        ("5_000_000_000", 5 * 10**9),
+        ("5e9", 5 * 10**9),
+        ("4GB", 4 * 10**9),
+        ("0.5 GiB", 2**29),
+        ("16MB", 16 * 10**6),
+        ("100%", 4 * 10**9),
+        ("50%", 25 * 10**8),
+        ("29%", 10**9 + 87 * 10**7),
+        ("12.5 %", 1375 * 10**6),
+        ("0%", 10**9),
+        ("150%", 55 * 10**8),
+    ],
+)
+def test_budgets(budget, expected):
+    assert solve_budget(budget, GIGABYTES) == pytest.approx(expected, abs=6)
+
+
+def test_a_percentage_is_exact_and_of_what_can_be_saved():
+    graph = graph_from_dict(document(node(bytes=100), constant_bytes=7))
+    assert solve_budget("29%", graph) == 7 + 29
+
+
+@pytest.mark.parametrize(
+    ("budget", "says"),
+    [
+        ("16", "16 is 16 bytes; the graph needs at least 4.00 GB: did you mean 16GB"),
+        ("5000", "did you mean 5000MB"),
+        ("0", "0 is 0 bytes"),
+        ("0.6", "write 60% for a share"),
+        ("1.5", "write 150% for a share"),
+        ("-3", "negative"),
+        ("-20%", "negative"),
+        ("auto", "cannot be read"),
+        ("nan", "cannot be read"),
+        ("inf", "cannot be read"),
+        ("", "cannot be read"),
+        ("4XB", "cannot be read"),
+        ("1e99", "2\\*\\*62"),
+    ],
+)
+def test_bad_budgets(budget, says):
+    with pytest.raises(BudgetError, match=says):
+        solve_budget(budget, GIGABYTES)
+
+
+def test_tiny_graphs_take_tiny_budgets():
+    assert solve_budget("4", chain(4)) == 4
+    assert solve_budget("0", graph_from_dict(document(node(bytes=0)))) == 0
+
+
+# --------------------------------------------------------------------------------------------------- commands
+
+
+@pytest.fixture
+def path(tmp_path):
+    write_graph(chain(8), tmp_path / "chain.json")
+    return tmp_path / "chain.json"
+
+
+def test_solve_to_a_file(path, tmp_path):
+    output = tmp_path / "result.json"
+    done = invoke("solve", path, "--budget", 8, "--gap", 0, "--seed", 3, "--time-limit", 20, "--output", output)
+    assert done.exit_code == 0, done.stderr
+    result = json.loads(output.read_text())
+    check(graph_to_dict(chain(8)), result)
+    assert (result["status"], result["cost"], result["budget_bytes"]) == ("optimal", 29.0, 8)
+    assert result["minimum_budget_bytes"] <= 7
+    assert "optimal" in done.stdout
+    assert "cost 29" in done.stderr  # progress
+
+
+def test_solve_to_standard_output(path):
+    done = invoke("solve", path, "--budget", "100%", "--strategy", "checkpoint-all", "--memory-limit", "1GB")
+    assert done.exit_code == 0, done.stderr
+    result = json.loads(done.stdout)
+    check(graph_to_dict(chain(8)), result)
+    assert (result["status"], result["gap"], result["strategy"]) == ("optimal", 0.0, "checkpoint-all")
+    assert result["minimum_budget_bytes"] < result["peak_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [(["--budget", 3], "infeasible"), (["--budget", 9, "--strategy", "checkpoint-all"], "unknown")],
+)
+def test_no_schedule_is_status_3_and_still_an_answer(path, tmp_path, options, status):
+    output = tmp_path / "result.json"
+    done = invoke("solve", path, *options, "--time-limit", 2, "--output", output, "--json")
+    assert done.exit_code == 3
+    result = json.loads(output.read_text())
+    assert json.loads(done.stdout) == result
+    assert list(result) == RESULT_FIELDS
+    assert (result["status"], result["plan"], result["cost"]) == (status, None, None)
+    assert 4 < result["minimum_budget_bytes"] <= 8
+    assert "InfeasibleBudgetError" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--strategy", "magic"], "choose one of"),
+        (["--solver", "cplex"], "choose one of auto, gurobi, highs, scip, cp-sat, pdlp"),
+        (["--time-limit", "inf"], "give a number"),
+        (["--gap", "inf"], "give a number"),
+        (["--memory-limit", "60%"], "--memory-limit '60%' cannot be read"),
+        (["--output", "/no/such/folder/r.json"], "no folder"),
+        (["--budget", "0.6"], "60%"),
+    ],
+)
+def test_bad_options_are_status_2(path, options, says):
+    done = invoke("solve", path, "--budget", 8, *options)
+    assert done.exit_code == 2
+    assert says in flat(done.stderr)
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+
+
+def test_a_bad_graph_is_status_2_and_json_says_why(tmp_path):
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps(document(node(inputs=[0]))))
+    done = invoke("solve", path, "--budget", 8, "--json")
+    assert done.exit_code == 2
+    assert json.loads(done.stdout)["error"]["type"] == "GraphError"
+
+
+def test_odd_graphs_have_right_answers(tmp_path):
+    """Twelve decades of costs, values of no bytes, double edges, a node apart, two sinks: as by brute force."""
+    inputs = [[], [0, 0], [1], [], [2, 1], [0, 4], [1]]
+    costs = [1e-6, 1.0, 1e6, 0.0, 1e-6, 1e3, 1.0]
+    sizes = [2, 3, 1, 0, 2, 1, 0]
+    rows = zip(inputs, costs, sizes, strict=True)
+    data = document(*(node(inputs=i, cost=c, bytes=b) for i, c, b in rows), constant_bytes=4)
+    graph = graph_from_dict(data)
+    path = tmp_path / "odd.json"
+    path.write_text(json.dumps(data))
+    plain = keep_all(graph).peak_bytes
+    best = {budget: least_cost(graph, budget) for budget in range(4, plain + 1)}
+    least = min(budget for budget, cost in best.items() if math.isfinite(cost))
+    assert best[least] > graph.base_cost
+    for budget in (least - 1, least, plain):
+        done = invoke("solve", path, "--budget", budget, "--time-limit", 5, "--gap", 0)
+        result = json.loads(done.stdout)
+        if budget < least:
+            assert (done.exit_code, result["plan"]) == (3, None)
+            continue
+        check(data, result)
+        assert result["cost"] == pytest.approx(best[budget], rel=1e-12)
+        assert result["minimum_budget_bytes"] == least
+
+
+def test_the_command_as_a_process_without_tensorflow(path):
+    """Exit statuses as a shell sees them; `solve` imports neither TensorFlow nor Keras."""
+    code = (
+        "import sys\nfrom checkmate_tf.cli import main\ntry:\n    main()\nfinally:\n"
+        "    assert not {'tensorflow', 'keras', 'gurobipy', 'matplotlib'} & set(sys.modules)"
+    )
+    solved = subprocess.run(
+        [sys.executable, "-c", code, "solve", path, "--budget", "8"], capture_output=True, text=True
+    )
+    assert solved.returncode == 0, solved.stderr
+    check(graph_to_dict(chain(8)), json.loads(solved.stdout))
+    for budget, status in (("2", 3), ("lots", 2)):
+        run = [sys.executable, "-m", "checkmate_tf", "solve", str(path), "--budget", budget, "--time-limit", "1"]
+        assert subprocess.run(run, capture_output=True).returncode == status
+
+
+MODEL = """
+import keras
+
+def dense():
+    layers = [keras.layers.Dense(8, activation="relu") for _ in range(3)]
+    return keras.Sequential([keras.Input((16,)), *layers, keras.layers.Dense(4, activation="softmax")])
+"""
+
+
+def test_graphs_of_models(tmp_path):
+    """Both levels, in one process that imports TensorFlow."""
+    (tmp_path / "models.py").write_text(MODEL)
+    code = (
+        "import sys\nfrom typer.testing import CliRunner\nfrom checkmate_tf.cli import app\n"
+        "for level in ('layer', 'op'):\n"
+        "    done = CliRunner().invoke(app, ['graph', 'models.py:dense', '--batch-size', '64', '--level', level,\n"
+        "                                    '--output', level + '.json'])\n"
+        "    assert done.exit_code == 0, done.output\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    layers, ops = read_graph(tmp_path / "layer.json"), read_graph(tmp_path / "op.json")
+    assert len(layers) == 2 * 4 + 1
+    assert layers.sizes[0] == 64 * 8 * 4
+    assert ops.cost_unit == "flop"
+    assert ops.base_cost > 0
+    assert ops.constant_bytes > 64 * 16 * 4
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--costs", "v100", "--level", "op"], 'costs "v100" (modelled V100 kernel costs) are of layers, not of ops'),
+        (["--costs", "guess", "--level", "op"], "--level op has flops, profile, roofline"),
+        (["--costs", "roofline"], "unknown at --level layer"),
+        (["--level", "kernel"], "choose one of layer, op"),
+        (["--loss", "mse"], "for --level op"),
+        (["--output", "/no/such/folder/g.json"], "no folder"),
+    ],
+)
+def test_bad_options_of_graph_are_refused_before_tensorflow_starts(options, says):
+    done = invoke("graph", "MobileNet", *options)
+    assert done.exit_code == 2
+    assert says in flat(done.stderr.replace("─", " ").replace("╭", " ").replace("╮", " "))

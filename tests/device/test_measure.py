@@ -1,0 +1,182 @@
+"""Measuring a plan feeds it as `fit` does and leaves no trace: every variable is as it was, and where it was."""
+
+import gc
+import time
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from cases import DENSE, compile_quickly, make
+
+import checkmate_tf
+from checkmate_tf.device.measure import Device, captured_variables, fed_as_by_fit, find_device, measure_peak
+from checkmate_tf.fit import fit
+
+pytestmark = [
+    pytest.mark.usefixtures("fresh_keras"),
+    pytest.mark.filterwarnings("ignore:`shuffle=True` was passed"),
+]
+
+
+def _address(variable):
+    """Where a variable's value is; a read that copies it would be elsewhere each time."""
+    reads = [variable.read_value() for _ in range(2)]
+    found = {np.asarray(memoryview(read)).ctypes.data for read in reads}
+    assert len(found) == 1
+    return found.pop()
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float16, tf.int64, tf.uint32, tf.bool])
+@pytest.mark.parametrize("shape", [(3, 2**18), (5,), ()])
+def test_measuring_leaves_variables_where_they_are(dtype, shape):
+    """Elsewhere they would take larger pieces of the allocator, beside which no step was measured."""
+    variable = tf.Variable(tf.cast(tf.ones(shape), dtype))
+    other = tf.Variable(-tf.zeros(shape))  # the number -0.0 may become a 0.0 that TensorFlow has cached
+
+    @tf.function
+    def step():
+        variable.assign(tf.zeros_like(variable))
+        other.assign_add(tf.ones(shape))
+
+    captures = step.get_concrete_function().graph.captures
+    step()
+    variable.assign(tf.cast(tf.ones(shape), dtype))
+    other.assign(-tf.zeros(shape))
+    where = _address(other)
+    measure_peak(find_device(), step, captured_variables(captures))
+    assert _address(other) == where and _address(variable)
+    assert np.array(variable).astype(int).all() and np.signbit(np.array(other)).all()
+
+
+def test_a_variable_that_the_step_gives_another_shape_gets_its_value_back():
+    variable = tf.Variable(tf.ones([4, 3]), shape=tf.TensorShape(None))
+
+    @tf.function
+    def step():
+        variable.assign(tf.zeros([2]))
+
+    captures = step.get_concrete_function().graph.captures
+    measure_peak(find_device(), step, captured_variables(captures))
+    np.testing.assert_array_equal(variable.numpy(), np.ones([4, 3]))
+
+
+@pytest.mark.parametrize("error", [tf.errors.ResourceExhaustedError, tf.errors.NotFoundError])
+def test_a_value_that_cannot_be_written_in_place_is_put_back(monkeypatch, error):
+    """Without memory for a second copy, or a kernel, the variable gets a new buffer once it has given its own back."""
+    variable = tf.Variable(tf.ones([4, 3]))
+
+    @tf.function
+    def step():
+        variable.assign(tf.zeros([4, 3]))
+
+    def fail(**_):
+        failed.append(True)
+        raise error(None, None, "not in place")
+
+    failed = []
+    captures = step.get_concrete_function().graph.captures
+    monkeypatch.setattr(tf.raw_ops, "ResourceStridedSliceAssign", fail)
+    measure_peak(find_device(), step, captured_variables(captures))
+    assert failed
+    np.testing.assert_array_equal(variable.numpy(), np.ones([4, 3]))
+
+
+@pytest.mark.parametrize(("most_bytes", "steps"), [(None, 17), (10**9, 17), (1000, 3)])
+def test_no_more_steps_once_some_took_more_than_will_do(most_bytes, steps):
+    variable = tf.Variable(tf.ones([1000]))
+    ran = []
+
+    def step():
+        ran.append(True)
+        variable.assign(2 * variable)
+
+    captures = tf.function(lambda: variable.assign(variable)).get_concrete_function().graph.captures
+    peak, _ = measure_peak(find_device(), step, captured_variables(captures), most_bytes)
+    assert len(ran) == steps
+    assert peak.bytes > 4000
+
+
+def test_measuring_puts_every_variable_back():
+    layers = keras.layers
+    model = keras.Sequential(
+        [keras.Input((8, 8, 3)), layers.Conv2D(8, 3), layers.BatchNormalization(), layers.Flatten(), layers.Dense(2)]
+    )
+    model.compile(optimizer="adam", loss="mse", metrics=["mae"])
+    model.fit(np.ones((4, 8, 8, 3)), np.ones((4, 2)), batch_size=4, verbose=0)
+    everything = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
+    before = [np.array(v) for v in everything]
+    checkmate_tf.compile(model, "1GB", batch_size=4, costs="flops", time_limit=2, progress=False)
+    assert model.checkmate.measured_peak_bytes  # it did run on the device
+    for variable, value in zip(everything, before, strict=True):
+        np.testing.assert_array_equal(np.array(variable), value, err_msg=variable.path)
+
+
+def test_a_measured_peak_sees_the_step():
+    v = tf.Variable(tf.zeros(1000))
+
+    @tf.function
+    def step():
+        v.assign_add(tf.reduce_sum(tf.random.uniform((1 << 20,))) * tf.ones(1000))
+
+    graph = step.get_concrete_function().graph
+    peak, reason = measure_peak(find_device(), step, captured_variables(graph.captures))
+    assert peak.sure_bytes >= peak.bytes >= 4 << 20 and not reason
+    assert not v.numpy().any()
+
+
+@pytest.mark.parametrize(("limit", "expected"), [("512", 512 * 2**20), ("", None), ("many", None)])
+def test_the_limit_of_the_cpu(monkeypatch, limit, expected):
+    monkeypatch.setenv("TF_CPU_BFC_MEM_LIMIT_IN_MB", limit)
+    device = find_device()
+    assert device.name == "CPU:0" and device.measurable
+    assert device.limit_bytes == expected if expected else device.limit_bytes > 10**8
+
+
+def test_measurements_are_fed_as_by_fit():
+    seen = []
+    batch = [tf.ones([4, 2]), tf.zeros([4])]
+
+    def step(x, y):
+        seen.append((x.shape, y.shape))
+        return tf.reduce_sum(x) + tf.reduce_sum(y)
+
+    for device in ("CPU:0", "GPU:0"):
+        run = fed_as_by_fit(step, batch, Device(device, 10**9, measurable=False))
+        assert [float(run()) for _ in range(3)] == [8.0] * 3
+    assert seen == [((4, 2), (4,))] * 2
+    assert float(fed_as_by_fit(lambda: tf.constant(1.0), [], Device("CPU:0", 10**9, measurable=False))()) == 1.0
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+def test_as_many_batches_are_ready_as_the_pipeline_keeps(prefetch):
+    """A batch of 16 MiB may get a piece of up to twice its size."""
+    device, batch = find_device(), [tf.zeros([4, 2**20])]
+    gc.collect()  # what other tests left would be given back in between
+    before = device.current_bytes()
+    run = fed_as_by_fit(tf.reduce_sum, batch, device, prefetch)
+    assert float(run()) == 0
+    ready, until = -1, time.monotonic() + 10
+    while ready < prefetch * 2**24 and time.monotonic() < until:
+        time.sleep(0.05)
+        ready = device.current_bytes() - before
+    assert prefetch * 2**24 <= ready <= prefetch * 2**25 + 2**20
+    del run
+
+
+@pytest.mark.parametrize("prefetch", [-1, 1.5, True, "2"])
+def test_a_pipeline_keeps_a_whole_number_of_batches(prefetch):
+    model = make(DENSE)
+    with pytest.raises(checkmate_tf.BatchSizeError, match="prefetch=.* is not a whole number of batches"):
+        compile_quickly(model, DENSE, prefetch=prefetch)
+    with pytest.raises(checkmate_tf.BatchSizeError, match="prefetch="):
+        checkmate_tf.gradient_function(model, "mse", batch_size=4, prefetch=prefetch)
+    assert not hasattr(model, "checkmate")
+
+
+def test_plans_are_measured_with_the_batches_that_the_pipeline_keeps(monkeypatch):
+    fed, real = [], fit.fed_as_by_fit
+    monkeypatch.setattr(fit, "fed_as_by_fit", lambda *given: fed.append(given[3:]) or real(*given))
+    compile_quickly(make(DENSE), DENSE, verify=True, budget="10GB", prefetch=2)
+    compile_quickly(make(DENSE), DENSE, verify=True, budget="10GB")
+    assert set(fed) == {(2,), (None,)}

@@ -1,0 +1,65 @@
+"""One region for the CPU's allocator."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import tensorflow as tf
+
+from checkmate_tf.device import region
+from checkmate_tf.device.measure import Device, find_device
+from checkmate_tf.device.region import reserve
+
+
+@pytest.fixture(autouse=True)
+def nothing_reserved(monkeypatch):
+    """Whatever other tests of this process reserved, and without a trace for them."""
+    monkeypatch.setattr(region, "_reserved", {})
+
+
+TAKEN = """
+import tensorflow as tf
+from checkmate_tf.device.measure import find_device
+from checkmate_tf.device.region import reserve
+
+def taken(nbytes):
+    before = device.current_bytes()
+    tensor = tf.raw_ops.Empty(shape=[nbytes], dtype=tf.uint8)
+    return device.current_bytes() - before
+
+device = find_device()
+print(taken(71_000_000))
+reserve(device, 10**9)
+reserve(device, 10**8)
+print(taken(150_000_000))
+"""
+
+
+def test_tensors_take_what_they_need_once_a_budget_is_reserved():
+    """Larger than all before it, a tensor gets a piece of a power of two; out of what is reserved its own size."""
+    child = subprocess.run([sys.executable, "-c", TAKEN], capture_output=True, text=True, check=True)
+    before, after = map(int, child.stdout.split())
+    assert before == 2**27 and 150_000_000 <= after < 150_000_000 + 256
+
+
+@pytest.mark.parametrize("changes", [{"name": "GPU:0"}, {"measurable": False}, {"limit_bytes": 2**20}])
+def test_nothing_is_reserved_where_it_does_not_help(monkeypatch, changes):
+    asked = []
+    monkeypatch.setattr(tf.raw_ops, "Empty", lambda **sizes: asked.append(sizes))
+    device = find_device()
+    reserve(replace(device, **changes), 2**45)
+    assert not asked
+
+
+def test_a_device_that_is_full_goes_on_as_before(monkeypatch):
+    asked = []
+
+    def full(**sizes):
+        asked.append(sizes)
+        raise tf.errors.ResourceExhaustedError(None, None, "full")
+
+    monkeypatch.setattr(tf.raw_ops, "Empty", full)
+    for _ in range(2):
+        reserve(Device("CPU:0", 2**50, measurable=True), 2**40)
+    assert [sizes["shape"][0] for sizes in asked] == [2 * 2**20, 2**20]

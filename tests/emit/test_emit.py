@@ -1,0 +1,194 @@
+"""A rematerialized step computes what the plain step computes, bit by bit, and runs every effect once."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+
+import pytest
+import tensorflow as tf
+from cases import CASES, DENSE, assert_same_state, compile_quickly, make, program_of_case, train
+
+from checkmate_tf.emit.emit import Emission, emit
+from checkmate_tf.emit.ordering import needed_order
+from checkmate_tf.schedule import keep_all
+from checkmate_tf.strategies import SolveOptions, solve
+from checkmate_tf.trace.ops import inputs_of, is_stateful
+
+pytestmark = pytest.mark.usefixtures("fresh_keras")
+
+
+@pytest.mark.feature("Models", "functional models", name=["residual", "unet", "separable", "sums", "dense"])
+@pytest.mark.feature("Models", "Sequential models", name="sequential")
+@pytest.mark.feature("Models", "subclassed models", name="subclassed")
+@pytest.mark.feature("Models", "several inputs, outputs and losses", name="branches")
+@pytest.mark.feature("Models", "add_loss, weight and activity regularizers, GroupNormalization", name="regularized")
+@pytest.mark.feature("Models", "LSTM, GRU and Bidirectional", name="recurrent")
+@pytest.mark.feature("Models", "MultiHeadAttention, LayerNormalization, dropout", name="transformer")
+@pytest.mark.feature("Training", "custom train_step", name="own_step")
+@pytest.mark.feature("Training", "mixed_bfloat16", name="mixed")
+@pytest.mark.usefixtures("no_grappler")
+@pytest.mark.parametrize("name", CASES)
+def test_training_is_equal_bit_by_bit(name):
+    case = CASES[name]
+    plain, compiled = make(case), make(case)
+    history = train(plain, case)
+    compile_quickly(compiled, case)
+    assert compiled.checkmate.recomputations > 0
+    assert train(compiled, case) == history
+    assert_same_state(plain, compiled)
+
+
+@pytest.mark.parametrize("name", ["sums", "residual", "transformer"])
+def test_training_is_equal_with_grappler(name):
+    """Grappler sees what it sees in a plain step wherever it could round in another way."""
+    case = CASES[name]
+    plain, compiled = make(case), make(case)
+    history = train(plain, case)
+    compile_quickly(compiled, case)
+    assert compiled.checkmate.recomputations > 0
+    assert train(compiled, case) == history
+    assert_same_state(plain, compiled)
+
+
+@functools.cache
+def _emission(name):
+    """The tightly planned step of a case, emitted: what was emitted for what, and where."""
+    program = program_of_case(name)
+    budget = int(CASES[name].budget * keep_all(program.graph).peak_bytes)
+    schedule = solve(program.graph, budget, options=SolveOptions(10, gap=1.0))
+    made = []
+
+    def step(*inputs):
+        emission = Emission(program, tf.compat.v1.get_default_graph(), inputs)
+        emission.run(schedule.plan, needed_order(program.graph, schedule.plan, schedule.peak_bytes))
+        made.append(emission)
+        return [emission.tensor(t) for t in program.step.outputs]
+
+    specs = [tf.TensorSpec(t.shape, t.dtype) for t in program.step.inputs]
+    graph = tf.function(step, autograph=False).get_concrete_function(*specs).graph
+    return program, schedule, made[0], graph
+
+
+@pytest.mark.parametrize("name", ["residual", "transformer", "recurrent", "branches", "mixed"])
+def test_effects_happen_once_and_everything_else_as_planned(name):
+    program, schedule, emission, graph = _emission(name)
+    counts = schedule.evaluation.counts
+    assert counts.max() > 1
+    for op, node in program.node_of.items():
+        assert len(emission.copies[op]) == counts[node]
+    for op in program.step.operations:
+        if is_stateful(op) and op in program.node_of:
+            assert len(emission.copies[op]) == 1
+    effects = {op.type for op in program.step.operations if is_stateful(op)}
+    assert any(kind.startswith("Assign") for kind in effects)
+    before = Counter(op.type for op in program.step.operations if op.type in effects)
+    assert Counter(op.type for op in graph.get_operations() if op.type in effects) == before
+
+
+def _attributes(op):
+    added = ("_class", "_output_shapes", "_has_manual_control_dependencies")  # by TensorFlow, of no effect
+    return {key: value for key, value in op.node_def.attr.items() if key not in added}
+
+
+@pytest.mark.parametrize("name", ["residual", "transformer", "recurrent", "separable"])
+def test_copies_equal_their_originals(name):
+    _, _, emission, _ = _emission(name)
+    for op, copies in emission.copies.items():
+        for copy in copies:
+            assert copy.type == op.type
+            assert _attributes(copy) == _attributes(op)
+            assert [t.dtype for t in copy.outputs] == [t.dtype for t in op.outputs]
+            assert len(copy.inputs) == len(inputs_of(op))
+
+
+def test_order_of_control_dependencies_is_kept():
+    """Whatever waited for an operation waits for all of its copies, directly or through others."""
+    _, _, emission, _ = _emission("residual")
+
+    def ancestors(op):
+        seen, todo = set(), [op]
+        while todo:
+            for parent in [*(t.op for t in todo[-1].inputs), *todo.pop().control_inputs]:
+                if parent not in seen:
+                    seen.add(parent)
+                    todo.append(parent)
+        return seen
+
+    checked = 0
+    for op, copies in emission.copies.items():
+        first = [c for c in op.control_inputs if c in emission.copies]
+        if first and is_stateful(op):
+            before = ancestors(copies[0])
+            for c in first:
+                assert before.issuperset(emission.copies[c]), (op.name, c.name)
+                checked += 1
+    assert checked
+
+
+def test_no_variable_is_read_above_an_assignment_it_came_after():
+    """Copies of operations that read variables come before whatever assigns them, as the originals do."""
+    program, _, emission, graph = _emission("recurrent")
+    position = {op: k for k, op in enumerate(graph.get_operations())}
+    original = {op: k for k, op in enumerate(program.step.operations)}
+    for writer in program.step.operations:
+        if not writer.type.startswith("Assign"):
+            continue
+        handle = writer.inputs[0]
+        for reader in program.step.operations:
+            if reader.type == "ReadVariableOp" and reader.inputs[0] is handle and reader in emission.copies:
+                before = original[reader] < original[writer]
+                for copy in emission.copies[reader]:
+                    assert (position[copy] < position[emission.copies[writer][0]]) == before
+
+
+def test_recomputations_wait_for_the_groups_before_them():
+    _, _, emission, graph = _emission("residual")
+    gates = [op for op in graph.get_operations() if "checkmate/gate" in op.name]
+    assert gates and all(gate.control_inputs for gate in gates)
+    again = [copies[1:] for copies in emission.copies.values() if len(copies) > 1]
+    assert any("checkmate/gate" in t.op.name for copies in again for copy in copies for t in copy.inputs)
+    # oneDNN fuses only operations whose own control inputs agree.
+    for op in graph.get_operations():
+        if op.type in ("Conv2D", "BiasAdd", "Conv2DBackpropFilter", "Conv2DBackpropInput", "BiasAddGrad"):
+            assert not op.control_inputs
+
+
+def _gated(name):
+    """The graph of a case where every computation is a group of its own, so that every one is gated."""
+    program = program_of_case(name)
+
+    def step(*inputs):
+        emission = Emission(program, tf.compat.v1.get_default_graph(), inputs)
+        emission.run(keep_all(program.graph).plan, range(len(program.graph)))
+        return [emission.tensor(t) for t in program.step.outputs]
+
+    specs = [tf.TensorSpec(t.shape, t.dtype) for t in program.step.inputs]
+    return tf.function(step, autograph=False).get_concrete_function(*specs).graph
+
+
+def test_sums_are_of_two_and_wait_without_gates():
+    """Grappler sorts their terms by name, and gives more than two a variable that outlives the step."""
+    sums = [op for op in _gated("sums").get_operations() if op.type == "AddN"]
+    assert all(len(op.inputs) <= 2 for op in sums)
+    after = [op for op in sums if op.inputs[0].op.type == "Snapshot"]
+    assert after and any(op.control_inputs for op in sums)
+    assert not any("checkmate/" in t.op.name for op in sums for t in op.inputs)
+
+
+def test_loops_wait_with_their_counters():
+    """With its counter alone a loop begins, and computes of many iterations what does not read its state."""
+    loops = [op for op in _gated("recurrent").get_operations() if op.type in ("While", "StatelessWhile")]
+    assert len(loops) > 3
+    for loop in loops[1:]:  # nothing is computed before the first
+        made = [t for t in loop.inputs if t.op.type not in ("While", "StatelessWhile")]
+        counters = [t for t in made if t.dtype.is_integer and t.shape.rank == 0]
+        assert counters and all("checkmate/gate" in t.op.name for t in counters)
+
+
+def test_results_keep_their_structure():
+    program = program_of_case("dense")
+    schedule = keep_all(program.graph)
+    x, y = DENSE.data(4)
+    result = tf.function(lambda *batch: emit(program, schedule.plan, schedule.peak_bytes, batch), autograph=False)(x, y)
+    assert set(result) == {"accuracy", "loss"}

@@ -1,0 +1,246 @@
+"""Which plan is measured next, by what the device said of those before, and which is kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import keras
+import pytest
+from allocators import measures, says, steady
+from budgets import peaks_of
+from cases import DENSE, Case, compile_quickly, make, train
+from keras import layers
+
+from checkmate_tf.device.measure import Device
+from checkmate_tf.errors import InfeasibleBudgetError
+from checkmate_tf.fit import fit, pipeline
+from checkmate_tf.fit.job import Job, PlanOptions
+from checkmate_tf.report import Peak
+
+pytestmark = pytest.mark.usefixtures("fresh_keras")
+
+
+def test_a_peak_over_the_budget_plans_again(monkeypatch):
+    peaks = peaks_of(DENSE)
+    lost = peaks.span(1.3)
+    measures(monkeypatch, lost, lost, 0)
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget=peaks.at(1.8)).checkmate
+    first, strict, second = report.attempts[:3]
+    assert first.measured_bytes > report.budget_bytes >= second.measured_bytes
+    assert replace(first, strict=True) == strict
+    assert second.target_bytes < first.target_bytes and second.predicted_bytes < first.predicted_bytes
+    assert report.measured_peak_bytes <= report.budget_bytes
+    assert "plans tried" in str(report)
+
+
+def test_steps_that_differ_leave_room(monkeypatch):
+    """A peak within the budget is not enough where the next step may take more."""
+
+    peaks = peaks_of(DENSE)
+    more = peaks.span(1.3)
+    says(monkeypatch, lambda job, predicted, strict: Peak(predicted, predicted + more, 1.0))
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget=peaks.at(1.8)).checkmate
+    first, last = report.attempts[0], report.attempts[-1]
+    assert first.measured_bytes <= 0.98 * report.budget_bytes < first.peak.sure_bytes
+    assert report.sure_bytes == report.measured_peak_bytes + more <= 0.98 * report.budget_bytes
+    assert last.predicted_bytes < first.predicted_bytes
+    assert "at most" in str(report) and report.to_dict()["attempts"][0]["sure_bytes"] == first.peak.sure_bytes
+
+
+def test_computations_out_of_order_leave_room_in_the_budget(monkeypatch):
+    """Far below the budget they may need 15% more than was predicted; near it, nothing that pieces may take."""
+    limits = measures(monkeypatch, 0)
+    far = compile_quickly(make(DENSE), DENSE, verify=True, budget="10GB").checkmate
+    assert limits == [int(1.15 * far.predicted_peak_bytes)]
+    limits.clear()
+    near = compile_quickly(make(DENSE), DENSE, verify=True, budget=0.8).checkmate
+    most = 0.98 * near.budget_bytes - 0.1 * (near.budget_bytes - near.variable_bytes - near.input_bytes)
+    for attempt, limit in zip(near.attempts, limits, strict=True):
+        loose = int(1.15 * attempt.predicted_bytes)
+        assert limit == pytest.approx(max(attempt.predicted_bytes, min(loose, most)), rel=0.01)
+    assert limits[-1] < loose
+
+
+@pytest.mark.parametrize(("seconds", "rest"), [(1.02, True), (1.2, False)])
+def test_strict_order_where_it_takes_no_longer(monkeypatch, seconds, rest):
+    """The first plan over the budget is measured in strict order, too; all others in the order that costs less."""
+
+    peaks = peaks_of(DENSE)
+
+    def measure(job, predicted, strict):
+        peak = predicted + peaks.span(1.15 if strict else 1.3)
+        return Peak(peak, peak, seconds if strict else 1.0)
+
+    says(monkeypatch, measure)
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget=peaks.at(1.8)).checkmate
+    first, second, *others = report.attempts
+    assert not first.strict and second.strict and first.predicted_bytes == second.predicted_bytes
+    assert first.target_bytes == second.target_bytes
+    assert others and all(a.strict is rest for a in others)
+    assert report.overhead == others[-1].overhead
+    assert report.strict is rest and report.strict_cost == seconds
+    values = report.to_dict()
+    assert values["step_ratio"] == pytest.approx((1 + report.overhead) * (seconds if rest else 1))
+    assert ("keep one strict order, 1.02 times the seconds" in str(report)) is rest
+
+
+def test_strict_order_is_not_measured_where_a_plan_that_fits_costs_as_little(monkeypatch):
+    """Strict order is taken to cost a tenth of a step, which is more than there is to save."""
+
+    def measure(job, predicted, strict):
+        return steady(predicted if len(calls) == 1 else job.budget_bytes + predicted)
+
+    calls = says(monkeypatch, measure)
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget=peaks_of(DENSE).at(2.0)).checkmate
+    first, *others = report.attempts
+    assert 0.02 < first.overhead < 0.1 and report.overhead == first.overhead
+    assert others and not any(a.strict for a in others)
+    most = int(0.98 * report.budget_bytes)
+    assert [asked for _, asked in calls] == [None] + [most] * len(others)
+
+
+def _deep():
+    x = inputs = keras.Input((64, 8))
+    for _ in range(24):
+        x = layers.Dense(32, activation="tanh")(x)
+    model = keras.Model(inputs, layers.GlobalAveragePooling1D()(layers.Dense(4, activation="softmax")(x)))
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    return model
+
+
+DEEP = Case(_deep, DENSE.data)
+
+
+def test_each_plan_measured_in_vain_makes_the_next_save_more(monkeypatch):
+    """Where one fits, another is worth a measurement for a percent of the step; after one in vain, for two."""
+
+    def measure(job, predicted, strict):
+        return steady(predicted if len(calls) == 1 else job.most_bytes + 1)
+
+    calls = says(monkeypatch, measure)
+    budget = peaks_of(DEEP).at(0.82)
+    first, *others = compile_quickly(make(DEEP), DEEP, verify=True, budget=budget).checkmate.attempts
+    assert len(others) >= 2
+    for number, attempt in enumerate(others, 1):
+        assert 1 + attempt.overhead < (1 - 0.01 * number) * (1 + first.overhead)
+
+
+def test_a_larger_plan_leaves_room_for_steps_that_differ(monkeypatch):
+    """Aimed at what steps took, and not at what they may take, it would be over the budget."""
+    says(monkeypatch, lambda job, predicted, strict: Peak(predicted, int(1.04 * predicted), 1.0))
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget=peaks_of(DENSE).at(2.0)).checkmate
+    first, second = report.attempts[:2]
+    assert first.peak.sure_bytes > first.measured_bytes == first.predicted_bytes
+    room = first.peak.sure_bytes - first.predicted_bytes
+    assert second.target_bytes == int(0.98 * report.budget_bytes) - room > first.target_bytes
+    assert second.peak.sure_bytes <= 0.98 * report.budget_bytes
+
+
+def test_an_unsteady_plan_gives_way_to_strict_order(monkeypatch):
+    def measure(job, predicted, strict):
+        return Peak(predicted, predicted if strict else int(1.06 * predicted), 1.0)
+
+    says(monkeypatch, measure)
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget="10GB").checkmate
+    assert [a.strict for a in report.attempts] == [False, True]
+    assert report.sure_bytes == report.measured_peak_bytes
+
+
+def test_the_order_whose_next_schedule_costs_less_comes_first(monkeypatch):
+    """Out of order pieces take as much again, in strict order just too much, and it takes little longer."""
+
+    peaks = peaks_of(DENSE)
+
+    def measure(job, predicted, strict):
+        first = job.attempts[0].predicted_bytes if job.attempts else predicted
+        too_much = job.most_bytes - first + peaks.span(0.05)
+        most = predicted + too_much if strict else 2 * predicted - job.graph.constant_bytes
+        return Peak(most, most, 1.004 if strict else 1.0)
+
+    says(monkeypatch, measure)
+    monkeypatch.setattr(fit, "_SAME", 1.0)
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget=peaks.at(1.8)).checkmate
+    first, *others = report.attempts
+    assert not first.strict and len(others) > 1 and all(a.strict for a in others)
+    assert report.overhead == min(a.overhead for a in others[1:]) > first.overhead
+
+
+@pytest.mark.feature("Faults", "out of memory while a plan is measured")
+def test_out_of_memory_while_measuring_plans_again(monkeypatch):
+    measures(monkeypatch, None, 0)
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget=0.8).checkmate
+    first, second = report.attempts[:2]
+    assert first.measured_bytes is None
+    assert second.target_bytes < first.target_bytes or second.strict
+    assert report.measured_peak_bytes <= report.budget_bytes and "out of memory" in str(report)
+
+
+def test_a_first_target_that_is_infeasible_is_raised_to_the_budget(monkeypatch):
+    measures(monkeypatch, 0)
+    asked, real = [], fit.solve_once
+
+    def solve(graph, target, options, seconds):
+        asked.append(target)
+        if len(asked) < 3:
+            raise InfeasibleBudgetError("none was found", target, target + 1, proven=False)
+        return real(graph, target, options, seconds)
+
+    monkeypatch.setattr(fit, "solve_once", solve)
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget=0.95).checkmate
+    assert asked[1] == asked[0] + 1 and asked[2] == report.budget_bytes
+
+
+def test_a_promise_that_cannot_be_kept_is_refused(monkeypatch):
+    calls = measures(monkeypatch, 10**7)
+    model = make(DENSE)
+    with pytest.raises(InfeasibleBudgetError, match="allocator needs.*raise the budget") as caught:
+        compile_quickly(model, DENSE, verify=True, budget=0.8, time_limit=2)
+    assert calls and not caught.value.proven
+    assert caught.value.minimum_bytes > 10**7 > caught.value.budget_bytes
+    assert not hasattr(model, "checkmate")
+    train(model, DENSE)
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_near_the_budget_others_with_the_least_known_peak_are_tried(monkeypatch, measured):
+    """In the seconds that are left a search may name a far higher peak as the least than was known before."""
+    asked, real = [], fit.solve_once
+
+    peaks = peaks_of(DENSE)
+
+    def measure(job, predicted, strict):
+        return steady(int((0.97 if len(job.attempts) > 2 else 1.05) * job.budget_bytes))
+
+    def solve(graph, target, options, seconds):
+        asked.append(target)
+        known = real(graph, peaks.at(0.25), options, {})
+        if len(asked) == 1 and measured:
+            return known
+        peak = known.peak_bytes if len(asked) == 1 else 2 * known.peak_bytes
+        raise InfeasibleBudgetError("few seconds", target, peak, proven=False, sequence=known.sequence.tolist())
+
+    says(monkeypatch, measure)
+    monkeypatch.setattr(fit, "solve_once", solve)
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget=peaks.at(0.4)).checkmate
+    assert len(asked) > 1 and len(report.attempts) > 2
+    assert len({a.predicted_bytes for a in report.attempts}) == 1
+
+
+@pytest.mark.feature("Faults", "out of memory while a plan is measured")
+def test_out_of_memory_every_time_is_refused(monkeypatch):
+    measures(monkeypatch, None)
+    with pytest.raises(InfeasibleBudgetError, match="raise the budget"):
+        compile_quickly(make(DENSE), DENSE, verify=True, budget=0.8, time_limit=2)
+
+
+def test_plans_near_a_hard_limit_keep_one_strict_order(monkeypatch):
+    limits, budget = measures(monkeypatch, 0), peaks_of(DENSE).at(1.8)
+    device = Device("CPU:0", int(1.08 * budget), measurable=True)
+    monkeypatch.setattr(pipeline, "find_device", lambda: device)
+    report = compile_quickly(make(DENSE), DENSE, verify=True, budget=budget).checkmate
+    assert all(a.strict for a in report.attempts) and set(limits) == {0}
+    assert len(report.attempts) > 1 and all(a.target_bytes <= 0.8 * device.limit_bytes for a in report.attempts)
+    job = Job(None, None, budget, device, PlanOptions(), {})
+    assert job.orders == (True,)
+    assert replace(job, options=PlanOptions(jit_compile=True)).orders == (False,)
+    assert replace(job, budget_bytes=device.limit_bytes // 2).orders == (False, True)

@@ -1,0 +1,170 @@
+"""The promise while it trains: room is made for data, and a peak over the budget is followed by another plan."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import keras
+import pytest
+import tensorflow as tf
+from allocators import PEAKS, Crowded, crowd, measures, steady
+from cases import DENSE, assert_same_state, compile_quickly, make, train
+
+from checkmate_tf.device.measure import find_device
+from checkmate_tf.errors import InfeasibleBudgetError
+from checkmate_tf.fit import fit, pipeline
+from checkmate_tf.plan import evaluate
+
+pytestmark = [
+    pytest.mark.usefixtures("fresh_keras"),
+    pytest.mark.filterwarnings("ignore:`shuffle=True` was passed"),
+]
+
+
+def test_a_peak_over_the_budget_while_training_plans_again(monkeypatch, no_grappler):
+    measures(monkeypatch, 0)
+    plain, model = make(DENSE), make(DENSE)
+    first = compile_quickly(model, DENSE, verify=True, budget=0.95).checkmate
+    over = first.budget_bytes + first.budget_bytes // 25
+    crowd(monkeypatch, [over])
+    assert train(model, DENSE) == train(plain, DENSE)
+    assert_same_state(plain, model)
+    report = model.checkmate
+    assert report.exceeded_bytes == (over,) and report.attempts[-1].target_bytes < first.attempts[-1].target_bytes
+    assert "planned again" in str(report) and report.attempts[: len(first.attempts)] == first.attempts
+
+
+def test_what_others_took_before_training_is_not_planned_for():
+    """Another model that trained, say: the allocator's record goes on from it."""
+    device, model = find_device(), make(DENSE)
+    budget = device.current_bytes() + 100_000_000
+    compile_quickly(model, DENSE, verify=True, budget=budget)
+    tf.zeros([2 * budget], tf.uint8)
+    assert device.peak_bytes() > budget
+    train(model, DENSE)
+    report = model.checkmate
+    assert not report.replanned and not report.exceeded_bytes and 0 < report.training_peak_bytes <= budget
+
+
+def test_a_strict_plan_is_made_anew_in_strict_order(monkeypatch, no_grappler):
+    def measure(job, plan, limit_bytes, most_bytes):
+        return steady(evaluate(job.graph, plan).peak_bytes * (10 if limit_bytes else 1))
+
+    monkeypatch.setattr(fit, "_measure", measure)
+    model = make(DENSE)
+    first = compile_quickly(model, DENSE, verify=True, budget=0.95).checkmate
+    assert [a.strict for a in first.attempts][0] is False and first.attempts[-1].strict
+    crowd(monkeypatch, [first.budget_bytes + first.budget_bytes // 25])
+    train(model, DENSE)
+    anew = model.checkmate.attempts[len(first.attempts) :]
+    assert anew and all(a.strict for a in anew)
+
+
+def test_after_a_peak_over_the_budget_the_order_is_strict(monkeypatch, no_grappler):
+    measures(monkeypatch, 0)
+    model = make(DENSE)
+    first = compile_quickly(model, DENSE, verify=True, budget=0.95).checkmate
+    crowd(monkeypatch, [first.budget_bytes + first.budget_bytes // 25])
+    train(model, DENSE)
+    anew = model.checkmate.attempts[len(first.attempts) :]
+    assert not any(a.strict for a in first.attempts)
+    assert anew and all(a.strict for a in anew)
+
+
+def test_planning_again_ends(monkeypatch, caplog):
+    measures(monkeypatch, 0)
+    model = make(DENSE)
+    budget = compile_quickly(model, DENSE, verify=True, budget=0.8).checkmate.budget_bytes
+    crowd(monkeypatch, [100 * budget])
+    train(model, DENSE)
+    report = model.checkmate
+    assert report.training_peak_bytes == 100 * budget and not report.exceeded_bytes
+    assert "OVER" in str(report) and "no other plan" in caplog.text
+
+
+def _crowded_after_planning(monkeypatch, budget, share, limit_bytes=None):
+    """A compiled model, and a device on which so much has come since that `share` of the budget will be needed."""
+    measures(monkeypatch, 0)
+    monkeypatch.setattr(pipeline, "_foreign_bytes", lambda program, device: 0)
+    model = make(DENSE)
+    report = compile_quickly(model, DENSE, verify=True, budget=budget, time_limit=3).checkmate
+    come = int(share * report.budget_bytes) - report.measured_peak_bytes
+    device = Crowded("CPU:0", limit_bytes or int(1.1 * report.budget_bytes), measurable=True)
+    monkeypatch.setattr("checkmate_tf.keras.controller.find_device", lambda: device)
+    monkeypatch.setattr(pipeline, "_foreign_bytes", lambda program, device: come + report.input_bytes)
+    measures(monkeypatch, come)
+    PEAKS.clear()
+    return model, report
+
+
+@pytest.mark.parametrize("share", [1.05, 0.995])
+def test_room_is_made_for_data_before_training(monkeypatch, no_grappler, share):
+    plain = make(DENSE)
+    model, first = _crowded_after_planning(monkeypatch, 0.95, share)
+    assert train(model, DENSE) == train(plain, DENSE)
+    assert_same_state(plain, model)
+    assert model.checkmate.expected_bytes == (int(share * first.budget_bytes),)
+    assert not model.checkmate.exceeded_bytes and "room for data" in str(model.checkmate)
+    assert model.checkmate.predicted_peak_bytes < first.predicted_peak_bytes
+
+
+def test_data_that_fits_is_not_planned_for(monkeypatch):
+    model, first = _crowded_after_planning(monkeypatch, 0.95, 0.985)
+    train(model, DENSE)
+    assert model.checkmate.attempts == first.attempts and not model.checkmate.replanned
+
+
+def test_data_that_fits_exactly_is_never_refused(monkeypatch, caplog):
+    """There is no tighter plan, but what is expected is within the budget: it trains, though its limit is near."""
+    model, first = _crowded_after_planning(monkeypatch, 0.95, 0.995)
+    monkeypatch.setattr("checkmate_tf.keras.controller.plan_again", _refuse)
+    train(model, DENSE)
+    assert model.checkmate.attempts == first.attempts and "no plan leaves room" in caplog.text
+
+
+def _refuse(*_):
+    raise InfeasibleBudgetError("no schedule fits", 1, 2, proven=False)
+
+
+def test_data_without_room_is_refused_below_a_hard_limit(monkeypatch):
+    model, _ = _crowded_after_planning(monkeypatch, 0.8, 3.8)
+    before = [v.numpy() for v in model.trainable_variables]
+    with pytest.raises(InfeasibleBudgetError, match="with its data.*tf.data.Dataset"):
+        train(model, DENSE)
+    assert all((a == b.numpy()).all() for a, b in zip(before, model.trainable_variables, strict=True))
+
+
+@pytest.mark.parametrize(("share", "limit_bytes"), [(1.004, None), (3.8, 10**12)])
+def test_data_without_room_is_warned_of_once(monkeypatch, caplog, share, limit_bytes):
+    """Over the budget, but no hard limit is near, which here is 1.1 times the budget: it trains."""
+    model, _ = _crowded_after_planning(monkeypatch, 0.8, share, limit_bytes)
+    monkeypatch.setattr("checkmate_tf.keras.controller.plan_again", _refuse)
+    train(model, DENSE)
+    train(model, DENSE)
+    assert caplog.text.count("no plan leaves room") == 1
+
+
+def test_planning_again_keeps_nothing_of_fit(monkeypatch):
+    """Else the data of one fit would be in memory beside that of the next, until the garbage is collected."""
+    model, first = _crowded_after_planning(monkeypatch, 0.8, 1.3)
+    real, failed = fit.solve_once, []
+
+    def solve(graph, target, options, seconds):
+        if not failed:
+            failed.append(True)
+            raise InfeasibleBudgetError("none was found", target, target + 1, proven=False)
+        return real(graph, target, options, seconds)
+
+    monkeypatch.setattr(fit, "solve_once", solve)
+    local = keras.callbacks.Callback()  # of the frames of fit, as the data
+    alive = weakref.ref(local)
+    gc.collect()
+    gc.disable()
+    try:
+        model.fit(*DENSE.data(DENSE.batch), verbose=0, callbacks=[local])
+        del local
+        assert failed and len(model.checkmate.attempts) > len(first.attempts)
+        assert alive() is None
+    finally:
+        gc.enable()

@@ -1,0 +1,153 @@
+"""The guide in docs/: its Python runs, prints what it says it prints, and leaves out no error and no public name.
+
+The blocks of a page are one program, run in order. A block of `output` right after one of Python is what that prints;
+`...` stands for anything. A comment above a block, `<!-- not run: the reason -->`, keeps it from being run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import io
+import re
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import checkmate_tf
+from checkmate_tf import errors
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = sorted(path.stem for path in DOCS.glob("*.md"))
+FENCE = re.compile(r"(?P<above>[^\n]*\n)?^```(?P<language>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+NOT_RUN = re.compile(r"<!-- not run: (?P<reason>.+) -->")
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page.
+
+    Attributes
+    ----------
+    line : int
+        Of its first line in the page, from 1.
+    language, text : str
+    above : str
+        The line before the fence.
+    """
+
+    line: int
+    language: str
+    text: str
+    above: str
+
+    @property
+    def runs(self) -> bool:
+        return self.language == "python" and not NOT_RUN.fullmatch(self.above)
+
+
+def blocks_of(text: str) -> Iterator[Block]:
+    for match in FENCE.finditer(text):
+        line = text.count("\n", 0, match.start("text")) + 1
+        yield Block(line, match["language"], match["text"], (match["above"] or "").strip())
+
+
+def run(text: str, source: str) -> None:
+    """Run the Python of a page, and compare what it prints."""
+    names: dict[str, object] = {"__name__": "__main__"}
+    printed = ""
+    for block in blocks_of(text):
+        if block.runs:
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                exec(compile("\n" * (block.line - 1) + block.text, source, "exec"), names)
+            printed = out.getvalue()
+        elif block.language == "output":
+            wanted = doctest.Example("", block.text)
+            if not doctest.OutputChecker().check_output(block.text, printed, FLAGS):
+                difference = doctest.OutputChecker().output_difference(wanted, printed, FLAGS)
+                pytest.fail(f"{source}, line {block.line}: {difference}", pytrace=False)
+
+
+def page(name: str) -> str:
+    return (DOCS / f"{name}.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if any(block.runs for block in blocks_of(page(name)))])
+def test_the_code_of_a_page_runs(name, tmp_path):
+    """In a process of its own, as a reader's: models of other tests would share the device with it."""
+    child = [sys.executable, __file__, name]
+    done = subprocess.run(child, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+GOOD = """
+```python
+print("one", 2)
+```
+
+```output
+one ...
+```
+
+<!-- not run: there is no such name -->
+```python
+nobody
+```
+"""
+
+
+def test_what_is_printed_is_compared():
+    run(GOOD, "page")
+    with pytest.raises(pytest.fail.Exception, match="page, line 7"):
+        run(GOOD.replace("one ...", "two ..."), "page")
+
+
+def test_what_fails_says_where():
+    with pytest.raises(NameError) as error:
+        run(GOOD.replace("not run: ", ""), "page")
+    last = traceback.extract_tb(error.tb)[-1]
+    assert (last.filename, last.lineno) == ("page", 12)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_fences_are_closed_and_known(name):
+    text = page(name)
+    blocks = list(blocks_of(text))
+    assert text.count("```") == 2 * len(blocks)
+    known = {"python", "output", "console", "json", "{toctree}", "{eval-rst}"}
+    assert {block.language for block in blocks} <= known
+    assert all(NOT_RUN.fullmatch(block.above) for block in blocks if block.above.startswith("<!--"))
+
+
+def test_every_page_is_in_the_table_of_contents():
+    listed = [line for block in blocks_of(page("index")) for line in block.text.splitlines() if line in PAGES]
+    assert sorted([*listed, "index"]) == PAGES
+
+
+def raised() -> list[str]:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    return [kind.__name__ for kind in kinds if issubclass(kind, errors.CheckmateError) and kind.__subclasses__() == []]
+
+
+@pytest.mark.parametrize("name", raised())
+def test_every_error_is_explained_and_shown(name):
+    """Each has a section, with a program that catches it."""
+    sections = re.split(r"^## ", page("troubleshooting"), flags=re.MULTILINE)
+    section = next((s for s in sections if s.startswith(f"`{name}`")), "")
+    shown = "".join(block.text for block in blocks_of(section) if block.runs)
+    assert f"except checkmate_tf.{name}" in shown
+
+
+def test_every_public_name_is_in_the_reference():
+    missing = [name for name in checkmate_tf.__all__ if not re.search(rf":: checkmate_tf\.{name}$", page("api"), re.M)]
+    assert not missing
+
+
+if __name__ == "__main__":
+    run(page(sys.argv[1]), str(DOCS / f"{sys.argv[1]}.md"))

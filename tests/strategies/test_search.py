@@ -1,0 +1,196 @@
+"""The eviction search: its schedules are valid, fit, and on tiny graphs are nearly always the best."""
+
+import numpy as np
+import pytest
+from bruteforce import least_cost
+from graphs import chain, random_graphs, resnet, training, transformer, unet
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checkmate_tf.graph import BACKWARD, Graph
+from checkmate_tf.plan import evaluate, plan_from_sequence
+from checkmate_tf.schedule import Schedule
+from checkmate_tf.strategies.search.arrays import flatten, last_needs, pinned_bytes
+from checkmate_tf.strategies.search.keep_where_room import keep_where_room
+from checkmate_tf.strategies.search.search import _ALPHAS, KeepSet, _Walk, search
+from checkmate_tf.strategies.search.simulate import buffers, simulate
+
+
+def run(graph: Graph, budget: int, looks: int = 12, seed: int = 0) -> np.ndarray | None:
+    """The last improvement within `looks` results of the search."""
+    best = None
+    for count, sequence in enumerate(search(graph, budget, seed)):
+        best = sequence if sequence is not None else best
+        if count >= looks:
+            break
+    return best
+
+
+def peak(graph: Graph) -> int:
+    return evaluate(graph, plan_from_sequence(graph, range(len(graph)))).peak_bytes
+
+
+def play(graph: Graph, room: int, alpha: float = 1.0, **options: object) -> tuple[np.ndarray, int]:
+    """One simulation with weights 0: its sequence and the stage it reached."""
+    n = len(graph)
+    sequence, evictions = np.zeros(64 * n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    _, length, stage = simulate(
+        flatten(graph, **options), room, np.zeros((1, n)), np.zeros(n, dtype=np.int64), alpha, 0.0, 1e299,
+        buffers(n), sequence, evictions,
+    )  # fmt: skip
+    return sequence[: max(length, 0)], stage
+
+
+@settings(max_examples=60, deadline=None)
+@given(random_graphs(9), st.floats(0.3, 1.0), st.sampled_from([0.0, 1.0, 4.0]), st.booleans())
+def test_a_simulation_that_ends_is_a_schedule_within_the_budget(graph, share, alpha, backward):
+    budget = graph.constant_bytes + int(share * (peak(graph) - graph.constant_bytes))
+    sequence, stage = play(graph, budget - graph.constant_bytes, alpha, recompute_backward=backward)
+    if stage == len(graph):
+        assert Schedule(graph, sequence).peak_bytes <= budget
+        shorter = keep_where_room(flatten(graph), budget - graph.constant_bytes, sequence)
+        schedule = Schedule(graph, shorter)
+        assert schedule.peak_bytes <= budget
+        assert schedule.cost <= graph.costs[sequence].sum()
+
+
+def test_the_search_is_nearly_always_optimal_on_tiny_graphs():
+    rng = np.random.default_rng(1)
+    solved = matched = 0
+    for _ in range(40):
+        graph = random_training(rng)
+        for budget in range(peak(graph) - 1, 0, -1):
+            optimum = least_cost(graph, budget)
+            if optimum == float("inf"):
+                break
+            solved += 1
+            sequence = run(graph, budget, 8)
+            if sequence is None:
+                continue
+            cost = evaluate(graph, plan_from_sequence(graph, sequence)).cost
+            assert cost >= optimum - 1e-9
+            matched += cost <= optimum + 1e-9
+    assert solved >= 40
+    assert matched >= 0.95 * solved
+
+
+def random_training(rng: np.random.Generator) -> Graph:
+    n = int(rng.integers(3, 5))
+    inputs = [[] if i == 0 else sorted({i - 1, int(rng.integers(i))}) for i in range(n)]
+    return training(inputs, rng.integers(1, 6, n).tolist(), rng.integers(1, 6, n).tolist())
+
+
+@settings(max_examples=25, deadline=None)
+@given(random_graphs(6), st.floats(0.5, 1.0))
+def test_what_is_found_is_never_better_than_the_best(graph, share):
+    budget = graph.constant_bytes + int(share * (peak(graph) - graph.constant_bytes))
+    optimum = least_cost(graph, budget)
+    sequence = run(graph, budget, 2)
+    if sequence is not None:
+        found = evaluate(graph, plan_from_sequence(graph, sequence))
+        assert found.peak_bytes <= budget
+        assert found.cost >= optimum - 1e-9
+    if budget < graph.constant_bytes + pinned_bytes(graph).max():
+        assert optimum == float("inf")
+
+
+@pytest.mark.parametrize("graph", [resnet(12), transformer(3), unet(3)], ids=lambda g: g.name)
+def test_networks_at_60_percent(graph):
+    budget = int(0.6 * peak(graph))
+    sequence = run(graph, budget, 6)
+    assert sequence is not None
+    schedule = Schedule(graph, sequence)
+    assert schedule.peak_bytes <= budget
+    assert 0 < schedule.overhead < 0.25
+    counts = schedule.evaluation.counts
+    assert (counts[graph.kinds == BACKWARD] == 1).all()
+
+
+def test_a_unit_chain_by_hand():
+    # Four layers, a loss of 4 bytes and gradients: with everything kept g3 holds f0..f3, the loss and itself.
+    graph = chain(4)
+    assert peak(graph) == 3 + 1 + 4 + 1
+    sequence = run(graph, 8, 3)
+    assert sequence is not None
+    # One of the inner layers is computed twice: the least there is.
+    assert evaluate(graph, plan_from_sequence(graph, sequence)).cost == graph.base_cost + 1 == least_cost(graph, 8)
+
+
+def test_stateful_nodes_run_once():
+    until = np.full(13, 13)
+    until[[1, 3]] = 0
+    graph = chain(6, recompute_until=until)
+    low = int(pinned_bytes(graph).max())
+    for budget in range(low, peak(graph)):
+        sequence = run(graph, budget, 3)
+        if sequence is not None:
+            counts = evaluate(graph, plan_from_sequence(graph, sequence)).counts
+            assert counts[1] == counts[3] == 1
+
+
+def test_a_value_is_not_recomputed_too_late():
+    # f1 may be computed again in stages below 8 only, and g1 (stage 11) reads it.
+    until = np.full(13, 13)
+    until[1] = 8
+    graph = chain(6, recompute_until=until)
+    for budget in range(8, peak(graph)):
+        sequence = run(graph, budget, 3)
+        if sequence is not None:
+            evaluate(graph, plan_from_sequence(graph, sequence))  # raises PlanError if too late
+
+
+def test_workspace_counts_while_a_node_runs():
+    graph = chain(4, workspace=[0, 0, 0, 0, 3, 0, 0, 0, 0])
+    assert peak(graph) == 4 + 4 + 3
+    sequence = run(graph, 10, 3)
+    assert sequence is not None
+    assert evaluate(graph, plan_from_sequence(graph, sequence)).peak_bytes <= 10
+
+
+def test_last_needs_and_pinned_bytes_by_hand():
+    graph = chain(2, recompute_until=[0, 5, 5, 0, 0])  # f0 f1 loss g1 g0
+    assert last_needs(graph).tolist() == [4, 3, 3, 4, 5]
+    # f0 is pinned from 1 to its last use by g0; at g1 (stage 3) it is an input already.
+    assert pinned_bytes(graph).tolist() == [1, 2, 1 + 4 + 1, 1 + 1 + 4 + 1, 1 + 1 + 1]
+
+
+def test_keep_sets_are_taken_as_starts():
+    graph = resnet(12)
+    budget = int(0.5 * peak(graph))
+    given_sets = [KeepSet(np.array([40]), np.ones((1, len(graph))))]
+
+    def take():
+        taken = list(given_sets)
+        given_sets.clear()
+        return taken
+
+    for count, _ in enumerate(search(graph, budget, 0, take)):
+        if not given_sets or count > 60:
+            break
+    assert not given_sets
+
+
+def test_the_same_seed_gives_the_same_start():
+    graph = resnet(12)
+    first, second = (next(iter(search(graph, int(0.5 * peak(graph)), 3))) for _ in range(2))
+    assert first is not None
+    assert np.array_equal(first, second)
+
+
+def test_it_comes_back_when_no_other_exponent_fits(monkeypatch):
+    graph = resnet(6)
+    walk = _Walk(graph, int(0.6 * peak(graph)), 0)
+    play, alphas, refused = walk._play, set(_ALPHAS), 0
+
+    def refuse_others(state):
+        nonlocal refused
+        if state.alpha in alphas and state.phase.max() == 0:
+            return play(state)
+        refused += 1
+        assert refused < 1000, "it never comes back"
+        return -1
+
+    monkeypatch.setattr(walk, "_play", refuse_others)
+    for _ in walk.run(list):
+        if refused:
+            return

@@ -58,8 +58,8 @@ def answer(request: dict) -> dict:
 
     import checkmate_tf
     from checkmate_tf.emit.emit import emit
-    from checkmate_tf.emit.ordering import needed_order
-    from checkmate_tf.fit.job import PlanOptions
+    from checkmate_tf.emit.ordering import Strict, Within, needed_waits
+    from checkmate_tf.fit.options import PlanOptions
     from checkmate_tf.keras.controller import Controller
     from checkmate_tf.keras.spec import data_spec
     from checkmate_tf.units import parse_budget
@@ -67,16 +67,17 @@ def answer(request: dict) -> dict:
     network = NETWORKS[request["network"]]
     model = network.model()
     spec, batch = data_spec(model, None, None, network.data(1))
-    options = PlanOptions(parse_budget(1.0), "checkpoint-all", "flops", verify=False, cache=False)
+    options = PlanOptions(budget=parse_budget(1.0), strategy="checkpoint-all", costs="flops", verify=False, cache=False)
     planned = Controller(model, options, batch, model.train_step).plan(spec)
     program, schedule = planned.program, planned.schedule
     if schedule.overhead or len(schedule.sequence) != len(program.graph):
         raise checkmate_tf.CheckmateError("the plan recomputes something")
-    limit = {"free": 1 << 62, "waits": int(LOOSE * schedule.peak_bytes), "strict": 0}[request["way"]]
+    loose = int(LOOSE * schedule.peak_bytes)
+    order = {"free": Within(1 << 62), "waits": Within(loose), "strict": Strict()}[request["way"]]
     data = [tf.constant(a) for a in network.data(1)]
     steps: list[Callable[..., Any]] = [
         tf.function(lambda *given: model.train_step(given), autograph=False),
-        tf.function(lambda *given: emit(program, schedule.plan, limit, given), autograph=False),
+        tf.function(lambda *given: emit(program, schedule.plan, order, given), autograph=False),
     ]
     resident = tf.config.experimental.get_memory_info("CPU:0")["current"]
     times: list[list[float]] = [[], []]
@@ -94,7 +95,7 @@ def answer(request: dict) -> dict:
         "outcome": "measured",
         "nodes": len(program.graph),
         "operations": len(program.step.operations),
-        "awaited": len(set(needed_order(program.graph, schedule.plan, limit)) - {0}),
+        "awaited": len(set(needed_waits(program.graph, schedule.plan, order)) - {0}),
         "step_ratio": float(np.median(np.array(times[1]) / np.array(times[0]))),
         "plain_ms": float(np.median(times[0]) * 1e3),
         "peak_bytes": peaks[1],

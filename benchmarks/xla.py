@@ -207,6 +207,7 @@ def emission(way: str, program: Program, schedule: Schedule) -> Callable[..., An
     from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_optimization_barrier
 
     from checkmate_tf.emit.emit import emit
+    from checkmate_tf.emit.ordering import Within
     from checkmate_tf.emit.xla import XlaEmission, emit_for_xla, recomputed_runs
 
     class WithBarriers(XlaEmission):
@@ -222,11 +223,11 @@ def emission(way: str, program: Program, schedule: Schedule) -> Callable[..., An
 
     def with_barriers(*inputs: tf.Tensor) -> Any:
         made = WithBarriers(program, tf.compat.v1.get_default_graph(), inputs)
-        made.run(schedule.plan, recomputed_runs(schedule.plan))
+        made.run_tied(schedule.plan, recomputed_runs(schedule.plan))
         return made.outputs()
 
     return {
-        "emitted": lambda *inputs: emit(program, schedule.plan, schedule.peak_bytes, inputs),
+        "emitted": lambda *inputs: emit(program, schedule.plan, Within(schedule.peak_bytes), inputs),
         "barrier": with_barriers,
         "tied": lambda *inputs: emit_for_xla(program, schedule.plan, inputs),
     }[way]

@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from checkmate_tf.device.measure import Device
-from checkmate_tf.fit import fit, pipeline
+from checkmate_tf.emit.ordering import Strict
+from checkmate_tf.fit import run, tracing
 from checkmate_tf.plan import evaluate
 from checkmate_tf.report import Peak
 
@@ -21,33 +22,33 @@ def steady(peak_bytes):
 def says(monkeypatch, measure):
     """Let `measure(job, predicted_bytes, strict)` say what the device measures.
 
-    Returns the list of what `fit` asked for: the limit of computations out of order, and the most that will do.
+    Returns the list of what `fit` asked for: the order, and the most that will do.
     """
     calls = []
 
-    def told(job, plan, limit_bytes, most_bytes):
-        calls.append((limit_bytes, most_bytes))
-        return measure(job, evaluate(job.graph, plan).peak_bytes, not limit_bytes)
+    def told(job, plan, order, most_bytes):
+        calls.append((order, most_bytes))
+        return measure(job, evaluate(job.subject.graph, plan).peak_bytes, order == Strict())
 
-    monkeypatch.setattr(pipeline, "op_workspaces", lambda ops, **_: np.zeros(len(ops), np.int64))
-    monkeypatch.setattr(fit, "_measure", told)
+    monkeypatch.setattr(tracing, "op_workspaces", lambda ops, **_: np.zeros(len(ops), np.int64))
+    monkeypatch.setattr(run, "measure", told)
     return calls
 
 
 def measures(monkeypatch, *extra):
     """Let the device measure what is predicted and so many bytes more (None: out of memory); the last goes on.
 
-    Returns the list of the limits that plans were measured with.
+    Returns the list of the orders that plans were measured in.
     """
-    limits = []
+    orders = []
 
     def measure(job, predicted, strict):
         more = extra[min(len(calls), len(extra)) - 1]
-        limits.append(calls[-1][0])
+        orders.append(calls[-1][0])
         return None if more is None else steady(predicted + more)
 
     calls = says(monkeypatch, measure)
-    return limits
+    return orders
 
 
 class Crowded(Device):
@@ -65,5 +66,5 @@ PEAKS: list[int] = []
 
 def crowd(monkeypatch, peaks):
     monkeypatch.setattr("checkmate_tf.keras.controller.find_device", lambda: Crowded("CPU:0", 10**9, measurable=True))
-    monkeypatch.setattr(pipeline, "_foreign_bytes", lambda program, device: 0)
+    monkeypatch.setattr(Device, "foreign_bytes", lambda device, variable_bytes: 0)
     PEAKS[:] = peaks

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from checkmate_tf.errors import CheckmateError
 from checkmate_tf.files.schedules import schedule_to_dict
-from checkmate_tf.fit.job import PlanOptions
+from checkmate_tf.fit.options import PlanOptions
 from checkmate_tf.graph import Graph
 from checkmate_tf.plan import evaluate
 from checkmate_tf.schedule import Schedule
@@ -92,7 +92,7 @@ def fails_with(number):
 
 W = tf.Variable(tf.ones((64, 64)))
 SPEC = tf.TensorSpec([None, 64])
-QUICK = PlanOptions(parse_budget(0.7), costs="flops", gap=1.0, time_limit=5, verify=False)
+QUICK = PlanOptions(budget=parse_budget(0.7), costs="flops", gap=1.0, time_limit=5, verify=False)
 
 
 def step(x):

@@ -82,6 +82,10 @@ class Device:
         """Bytes allocated now."""
         return int(tf.config.experimental.get_memory_info(self.name)["current"])
 
+    def foreign_bytes(self, variable_bytes: int) -> int:
+        """Bytes allocated now beside so many of variables; 0 where that cannot be known."""
+        return max(0, self.current_bytes() - variable_bytes) if self.measurable else 0
+
 
 def find_device(name: str = "") -> Device:
     """A device by name ("GPU:1"); by default the first GPU, or else the CPU."""

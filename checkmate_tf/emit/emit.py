@@ -38,7 +38,7 @@ from ..trace.ops import SUMS, copy_attributes, inputs_of, is_stateful
 from ..trace.order import is_gradient
 from ..trace.program import LARGE, SHAPE, SMALL, SOURCE, VIEW, Program
 from ..trace.sizes.loops import copy_functions
-from .ordering import needed_order
+from .ordering import Order, needed_waits
 
 __all__ = ["Emission", "emit"]
 
@@ -59,7 +59,7 @@ _GATED_INPUT = {
 def emit(
     program: Program,
     plan: Plan,
-    limit_bytes: int,
+    order: Order,
     inputs: Sequence[tf.Tensor],
     checks: Sequence[tf.Operation] = (),
 ) -> Any:
@@ -71,9 +71,8 @@ def emit(
         The traced step.
     plan : Plan
         For `program.graph`.
-    limit_bytes : int
-        Memory that computations may use which run in another order than the plan's, constants included: its peak or
-        more, or 0 for the plan's own order.
+    order : Order
+        Whether computations keep the plan's order, or may come in any that needs no more than so many bytes.
     inputs : sequence of tf.Tensor
         The batch, flattened as the traced step's inputs.
     checks : sequence of tf.Operation
@@ -85,7 +84,7 @@ def emit(
         What the step returns, in its own structure.
     """
     emission = Emission(program, tf.compat.v1.get_default_graph(), inputs, checks)
-    emission.run(plan, needed_order(program.graph, plan, limit_bytes))
+    emission.run(plan, needed_waits(program.graph, plan, order))
     return emission.outputs()
 
 
@@ -124,13 +123,13 @@ class Emission:
             spec = tf.TensorSpec(internal.shape, internal.dtype)
             self.current[internal.op] = [graph.capture_call_time_value(lambda ask=ask: ask()[0], spec)]
 
-    def run(self, plan: Plan, order: Sequence[int]) -> None:
-        """Emit all computations; each waits for as many of the first ones as `order` says."""
-        awaited, computed = set(order) - {0}, set[int]()
+    def run(self, plan: Plan, waits: Sequence[int]) -> None:
+        """Emit all computations; each waits for as many of the first ones as `waits` says."""
+        awaited, computed = set(waits) - {0}, set[int]()
         for position, node in enumerate(plan.sequence):
             if position in awaited:
                 self._put_barrier(position)
-            self.wait = order[position]
+            self.wait = waits[position]
             self._compute(node, first=node not in computed)
             computed.add(node)
 

@@ -16,23 +16,47 @@ started at any time, no interleaving exceeds the limit.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TypeAlias
+
 import numpy as np
 from numpy.typing import NDArray
 
 from ..graph import Graph
 from ..plan import ALLOCATE, COMPUTE, DEALLOCATE, Plan, workspaces
 
-__all__ = ["needed_order"]
+__all__ = ["Order", "Strict", "Within", "needed_waits"]
 
 
-def needed_order(graph: Graph, plan: Plan, limit_bytes: int) -> list[int]:
+@dataclass(frozen=True)
+class Strict:
+    """Computations come one after another, in the plan's own order."""
+
+
+@dataclass(frozen=True)
+class Within:
+    """Computations come in any order that needs no more than so much memory.
+
+    Attributes
+    ----------
+    bytes : int
+        Constants included: the plan's peak gives as much freedom as costs no memory.
+    """
+
+    bytes: int
+
+
+Order: TypeAlias = Strict | Within
+
+
+def needed_waits(graph: Graph, plan: Plan, order: Order) -> list[int]:
     """For each computation of a plan, how many of the plan's first computations must finish before it starts.
 
     Parameters
     ----------
-    limit_bytes : int
-        No interleaving may need more, constants included. A computation that needs more in the plan's own order waits
-        for all before it: 0 gives the plan's order, the plan's peak as much freedom as costs no memory.
+    order : Order
+        What interleavings are allowed. A computation that needs more than `Within` allows, even in the plan's own
+        order, waits for all before it.
 
     Returns
     -------
@@ -44,6 +68,7 @@ def needed_order(graph: Graph, plan: Plan, limit_bytes: int) -> list[int]:
     -----
     O(length x reads) time, and length^2 bits.
     """
+    limit_bytes = order.bytes if isinstance(order, Within) else 0
     computations = [s for s in plan if s.op == COMPUTE]
     length = len(computations)
     position = {s.register: k for k, s in enumerate(computations)}
@@ -51,23 +76,23 @@ def needed_order(graph: Graph, plan: Plan, limit_bytes: int) -> list[int]:
     values = _Values(graph, plan, position)
     before = np.zeros((length, (length + 7) // 8), dtype=np.uint8)  # bit k of row j: k has finished when j starts
     newest: dict[int, int] = {}  # node -> its last computation so far
-    order: list[int] = []
+    waits: list[int] = []
     for j, statement in enumerate(computations):
         reads = [position[r] for r in statement.reads]
         row = np.bitwise_or.reduce(before[reads], axis=0) if reads else before[j]
         finished = np.unpackbits(row, count=length).astype(bool)
         finished[reads] = True
-        least = max([order[r] for r in reads], default=0)  # what it reads has waited for these
+        least = max([waits[r] for r in reads], default=0)  # what it reads has waited for these
         least = max(least, newest.get(statement.node, -1) + 1)
         more = np.where(finished[:j], 0, workspace[:j]) + values.unfreed(j, finished)
         room = limit_bytes - values.peak_bytes[j] - int(workspace[j])
         fits = np.cumsum(more[least:][::-1]) <= room if room >= 0 else np.zeros(j - least, dtype=bool)
         wait = j - int(np.argmin(fits) if not fits.all() else len(fits))
-        order.append(wait)
+        waits.append(wait)
         newest[statement.node] = j
         finished[:wait] = True
         before[j] = np.packbits(finished)
-    return order
+    return waits
 
 
 class _Values:

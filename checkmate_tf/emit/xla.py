@@ -64,7 +64,7 @@ def emit_compiled(
 def emit_for_xla(program: Program, plan: Plan, inputs: Sequence[tf.Tensor]) -> Any:
     """Emit a plan into a function under construction that XLA will compile. Arguments and result as `emit_compiled`."""
     emission = XlaEmission(program, tf.compat.v1.get_default_graph(), inputs)
-    emission.run(plan, recomputed_runs(plan))
+    emission.run_tied(plan, recomputed_runs(plan))
     return emission.outputs()
 
 
@@ -107,10 +107,10 @@ class XlaEmission(Emission):
         self.tied_in: dict[int, int] = {}  # id of a tensor -> run whose token it comes after
         self.again = False
 
-    def run(self, plan: Plan, order: Sequence[int]) -> None:
-        """Emit all computations; `order` has the run of each."""
+    def run_tied(self, plan: Plan, runs: Sequence[int]) -> None:
+        """Emit all computations; those of a run are tied to what came before it."""
         computed: set[int] = set()
-        for node, number in zip(plan.sequence, order, strict=True):
+        for node, number in zip(plan.sequence, runs, strict=True):
             if number != self.run_number:
                 self._make_token()
                 self.run_number = number

@@ -10,95 +10,64 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from ..errors import InfeasibleBudgetError, OperatorsError
+from ..errors import InfeasibleBudgetError
 from ..graph import Graph
-from ..operators import OPERATORS
 from ..plan import ALLOCATE, COMPUTE, DEALLOCATE
 from ..schedule import Schedule
 from ..strategies import SolveOptions, solve
 from ..trace.encodings import EncodedStep, Encoding, encoded, find_encodings
 from ..trace.program import Program
 from ..trace.step import TracedStep
-from .job import Job, timed
+from .job import Job, Ledger, Subject
+from .policy import POLICY
 
-__all__ = ["Choice", "check_operators", "choose_encodings"]
-
-_ROUNDS = 3
-_SHARE = 0.25  # of the time limit for solving
+__all__ = ["choose_encodings"]
 
 
-@dataclass(frozen=True, eq=False)
-class Choice:
-    """A job whose program has some encodings."""
-
-    job: Job
-    encodings: tuple[Encoding, ...]
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """How many of each kind."""
-        return dict(Counter(e.kind for e in self.encodings))
-
-
-def check_operators(operators: str, schedule: object) -> None:
-    """Whether the argument of `compile` is one that can be served.
-
-    Raises
-    ------
-    OperatorsError
-        If not.
-    """
-    if operators not in OPERATORS:
-        raise OperatorsError(f'operators={operators!r} is unknown: use "default" or "choose"')
-    if operators == "choose" and schedule is not None:
-        raise OperatorsError('a saved schedule is one of the plain step: operators="choose" does not go with schedule=')
-
-
-def choose_encodings(job: Job, build: Callable[[TracedStep], tuple[Program, Graph]]) -> Choice:
-    """The encodings with which the first schedule costs least, or needs least memory if none fits.
+def choose_encodings(job: Job, ledger: Ledger, build: Callable[[TracedStep], tuple[Program, Graph]]) -> Subject:
+    """The step with the encodings for which the first schedule costs least, or needs least memory if none fits.
 
     Parameters
     ----------
     job : Job
         Of the plain step.
+    ledger : Ledger
     build : callable
         From a traced step to its program, and its graph with costs.
     """
-    step = job.program.step
-    target = job.first_target_bytes
-    best, left = Choice(job, ()), tuple(find_encodings(step, pools=job.device.is_cpu))
-    job.options.tell("codes", 0, _ROUNDS + 1, f"{len(left)} gradients can read some")
-    rank, _ = _first(job, target)
-    for number in range(1, _ROUNDS + 1):
+    step, rounds = job.subject.program.step, POLICY.code_rounds
+    best, left = job.subject, tuple(find_encodings(step, pools=job.device.is_cpu))
+    job.options.tell("codes", 0, rounds + 1, f"{len(left)} gradients can read some")
+    rank, _ = _first(job, ledger)
+    for number in range(1, rounds + 1):
         if not left:
             break
-        job.options.tell("codes", number, _ROUNDS + 1, f"{len(left)} gradients read some")
+        job.options.tell("codes", number, rounds + 1, f"{len(left)} gradients read some")
         candidate = encoded(step, left)
         program, graph = build(candidate.step)
-        with_codes = replace(job, program=program, graph=graph, codes=len(left), plain_cost=job.graph.base_cost)
-        choice = Choice(with_codes, left)
-        found, schedule = _first(choice.job, target)
+        kinds = Counter(e.kind for e in left)
+        coded = Subject(program, graph, dict(kinds), plain_cost=job.subject.graph.base_cost)
+        found, schedule = _first(replace(job, subject=coded), ledger)
         if found < rank:
-            best, rank = choice, found
+            best, rank = coded, found
         kept = () if schedule is None else _paying(program, schedule, candidate, left)
         if len(kept) == len(left):
             break
         left = kept
-    job.options.tell("codes", 1, 1, f"{best.job.codes} gradients read some")
+    job.options.tell("codes", 1, 1, f"{best.codes} gradients read some")
     return best
 
 
-def _first(job: Job, target: int) -> tuple[tuple[int, float], Schedule | None]:
+def _first(job: Job, ledger: Ledger) -> tuple[tuple[int, float], Schedule | None]:
     """How good the first schedule is, less is better: (0, cost) if it fits, else (bytes that are needed, 0)."""
     options = job.options
-    with timed(job.seconds, "solve"):
-        limits = SolveOptions(
-            time_limit=_SHARE * options.time_limit / (_ROUNDS + 1), gap=options.gap, seed=options.seed
-        )
+    seconds = POLICY.code_share * options.time_limit / (POLICY.code_rounds + 1)
+    limits = SolveOptions(time_limit=seconds, gap=options.gap, seed=options.seed)
+    with ledger.timed("solve"):
         try:
-            schedule = solve(job.graph, target, options.strategy, limits)
+            schedule = solve(job.subject.graph, job.limits.first_target_bytes, options.strategy, limits)
         except InfeasibleBudgetError as error:
             return (error.minimum_bytes, 0.0), None
     return (0, schedule.cost), schedule

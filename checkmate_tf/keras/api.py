@@ -5,33 +5,32 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import os
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, Unpack
 
 import keras
 import tensorflow as tf
 
 from ..costs import CostSpec
 from ..errors import CheckmateError, ModelError
-from ..fit.encodings import check_operators
-from ..fit.job import PlanOptions
+from ..fit.options import Planning, options_of, takes_planning
 from ..fit.pipeline import step_graph
 from ..graph import Graph
 from ..trace.sums import grappler_sorts
-from ..units import parse_budget
 from .controller import Controller, batch_errors, build_training
 from .distribution import distribution_of
 from .frameworks import as_called, framework_of, is_compiled
 from .jit import resolve_jit
 from .progress import progress_bars
-from .spec import check_prefetch, data_spec, sample_of
+from .spec import data_spec, sample_of
 
 __all__ = ["compile", "gradient_function", "op_graph", "restore"]
 
 log = logging.getLogger("checkmate_tf")
 
 
+@takes_planning
 def compile(  # noqa: A001 - the name that the package offers
     model: keras.Model,
     budget: object = "auto",
@@ -39,17 +38,7 @@ def compile(  # noqa: A001 - the name that the package offers
     batch_size: int | None = None,
     input_spec: Any = None,
     data: Any = None,
-    strategy: str = "checkmate",
-    costs: CostSpec = "profile",
-    time_limit: float = 60.0,
-    gap: float = 0.01,
-    seed: int = 0,
-    verify: bool = True,
-    progress: bool | Callable[[str, float, float, str], None] = True,
-    cache: bool = True,
-    schedule: str | os.PathLike[str] | None = None,
-    operators: str = "default",
-    prefetch: int | None = None,
+    **planning: Unpack[Planning],
 ) -> keras.Model:
     """Make a compiled Keras model train within a memory budget, with the same numbers.
 
@@ -118,18 +107,13 @@ def compile(  # noqa: A001 - the name that the package offers
     >>> checkmate_tf.compile(model, budget="700MB", batch_size=32)  # doctest: +SKIP
     >>> model.fit(x, y, batch_size=32)  # doctest: +SKIP
     """
-    wanted = parse_budget(budget)
-    check_operators(operators, schedule)
+    options, progress = options_of(budget, planning)
     _check_model(model)
-    check_prefetch(prefetch)
     distribution = distribution_of(model)
-    jit_compile = resolve_jit(model, operators, distribution)
+    jit_compile = resolve_jit(model, options.operators, distribution)
     spec, batch = data_spec(model, batch_size, input_spec, data)
     with progress_bars(progress) as tell:
-        options = PlanOptions(
-            wanted, strategy, costs, time_limit, gap, seed, verify, progress=tell, cache=cache, schedule=schedule,
-            jit_compile=jit_compile, operators=operators, prefetch=prefetch, sample=sample_of(data, batch),
-        )  # fmt: skip
+        options = replace(options, progress=tell, jit_compile=jit_compile, sample=sample_of(data, batch))
         earlier = getattr(model, "_checkmate_controller", None)
         controller = Controller(model, options, batch, _plain_step(model), distribution)
         controller.plan(spec)
@@ -147,6 +131,7 @@ def restore(model: keras.Model) -> keras.Model:
     return model
 
 
+@takes_planning
 def gradient_function(
     model: keras.Model,
     loss: Any,
@@ -155,17 +140,7 @@ def gradient_function(
     batch_size: int | None = None,
     input_spec: Any = None,
     data: Any = None,
-    strategy: str = "checkmate",
-    costs: CostSpec = "profile",
-    time_limit: float = 60.0,
-    gap: float = 0.01,
-    seed: int = 0,
-    verify: bool = True,
-    progress: bool | Callable[[str, float, float, str], None] = True,
-    cache: bool = True,
-    schedule: str | os.PathLike[str] | None = None,
-    operators: str = "default",
-    prefetch: int | None = None,
+    **planning: Unpack[Planning],
 ) -> Callable[..., tuple[tf.Tensor, list[tf.Tensor]]]:
     """Loss and gradients within a memory budget, for training loops of one's own.
 
@@ -185,9 +160,7 @@ def gradient_function(
         A tf.function; gradients are in the order of `model.trainable_variables` (None where there is none). Its
         attribute `checkmate` is the `Report`.
     """
-    wanted = parse_budget(budget)
-    check_operators(operators, schedule)
-    check_prefetch(prefetch)
+    options, progress = options_of(budget, planning)
     _check_built(model)
     distribution = distribution_of(model)
     if distribution is not None:
@@ -218,10 +191,7 @@ def gradient_function(
     else:
         spec, batch_size = data_spec(model, batch_size, input_spec, data)
     with progress_bars(progress) as tell:
-        options = PlanOptions(
-            wanted, strategy, costs, time_limit, gap, seed, verify, progress=tell, cache=cache, schedule=schedule,
-            operators=operators, prefetch=prefetch, sample=sample_of(data, batch_size),
-        )  # fmt: skip
+        options = replace(options, progress=tell, sample=sample_of(data, batch_size))
         controller = Controller(model, options, batch_size, as_called(model, gradients))
         planned = controller.plan(spec)
 

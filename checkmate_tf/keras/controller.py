@@ -12,15 +12,17 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from ..device.distribution import Distribution
 from ..device.measure import Device, find_device
 from ..device.region import reserve
 from ..errors import BatchSizeError, CheckmateError, InfeasibleBudgetError, ModelError
-from ..fit.job import PlanOptions, beyond_limit
-from ..fit.pipeline import Known, PlannedStep, expected_peak_bytes, plan_again, plan_step
+from ..fit.options import PlanOptions
+from ..fit.pipeline import plan_again, plan_step
+from ..fit.planned import Known, PlannedStep, expected_peak_bytes
+from ..fit.policy import POLICY
 from ..report import Report
 from ..trace.sums import grappler_sorts
 from ..units import Budget, format_bytes
-from .distribution import Distribution
 from .frameworks import compiled_with, in_thread
 from .jit import resolve_jit
 from .spec import open_batch, spec_of_tensors
@@ -29,8 +31,6 @@ __all__ = ["Controller", "batch_errors", "build_training"]
 
 log = logging.getLogger("checkmate_tf")
 
-_FULL = 0.99  # share of the budget: where data is expected to fill more of it, room is made before training
-_PLANS_AGAIN = 3  # most new plans for data, or after peaks over the budget while training
 _TOO_LARGE = "[checkmate_tf: batch too large]"  # before and after the message
 
 
@@ -235,16 +235,18 @@ class Controller:
         key, planned = self.key, self.plans[self.key]
         report = planned.report
         device.forget_peak(max(report.budget_bytes, report.training_peak_bytes or 0))  # something else ran meanwhile
-        if report.replanned >= _PLANS_AGAIN:  # no reason to refuse what may train as it did
+        if report.replanned >= POLICY.plans_again:  # no reason to refuse what may train as it did
             return
         peak = expected_peak_bytes(planned, device)
-        if report.measured_peak_bytes is None or not _FULL * report.budget_bytes < peak < (self.unfit or peak + 1):
+        if report.measured_peak_bytes is None or not POLICY.full * report.budget_bytes < peak < (
+            self.unfit or peak + 1
+        ):
             return
         log.info("%s: %s are expected while training", self.model.name, format_bytes(peak))
         try:
             self._plan_again(key, peak, expected=True)
         except InfeasibleBudgetError as error:
-            if peak > report.budget_bytes and beyond_limit(device, peak):
+            if peak > report.budget_bytes and POLICY.beyond_limit(peak, device.limit_bytes, device.is_cpu):
                 raise InfeasibleBudgetError(
                     f"with its data the training of {self.model.name!r} is expected to need {format_bytes(peak)} of "
                     f"the {format_bytes(device.limit_bytes)} that its allocator may take, and there is no smaller plan "
@@ -316,7 +318,7 @@ class Controller:
         """
         planned = self.plans[key]
         tried, budget = planned.report.replanned, planned.report.budget_bytes
-        if tried >= _PLANS_AGAIN:
+        if tried >= POLICY.plans_again:
             raise InfeasibleBudgetError(
                 f"{tried} plans were made anew for what else is on the device, and none keeps the budget of "
                 f"{format_bytes(budget)} while training; raise it to {format_bytes(peak)} or lower the batch size",

@@ -7,8 +7,8 @@ from typing import Any
 
 import keras
 
+from ..device.distribution import Distribution
 from ..errors import JitCompileError, OperatorsError
-from .distribution import Distribution
 from .frameworks import framework_of
 
 __all__ = ["resolve_jit"]

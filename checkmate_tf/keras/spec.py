@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import keras
@@ -15,10 +13,7 @@ from .frameworks import structs_of
 
 __all__ = [
     "batch_of",
-    "check_prefetch",
     "data_spec",
-    "example",
-    "examples",
     "open_batch",
     "sample_of",
     "spec_of_tensors",
@@ -66,20 +61,6 @@ def data_spec(model: keras.Model, batch_size: int | None, input_spec: Any, data:
     return open_batch(spec), batch_size or int(found or 0)
 
 
-def check_prefetch(prefetch: object) -> None:
-    """Check a number of batches that a pipeline keeps ready, None for as many as `fit` on arrays.
-
-    Raises
-    ------
-    BatchSizeError
-        If it is neither.
-    """
-    if prefetch is not None and (isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0):
-        raise BatchSizeError(
-            f"prefetch={prefetch!r} is not a whole number of batches: give 0 or more, or None for as fit() does"
-        )
-
-
 def spec_of_tensors(data: Any) -> Any:
     """Specs of a batch of tensors, None where there is none, the batch dimension open.
 
@@ -120,24 +101,6 @@ def sample_of(data: Any, batch_size: int) -> list[Any] | None:
         return None
     arrays = [np.asarray(array) for array in tf.nest.flatten(data) if array is not None]
     return [a[np.arange(batch_size) % len(a)] if a.ndim and len(a) else a for a in arrays]
-
-
-def examples(tensors: Sequence[Any], sample: Sequence[Any] | None) -> list[Callable[[], tf.Tensor]]:
-    """What makes data of the shape and type of each tensor: the sample's, if it is alike, or made-up data.
-
-    Values do not matter for memory, but a step may fail on some.
-    """
-    alike = sample is not None and [a.shape for a in sample] == [tuple(t.shape) for t in tensors]
-    if alike:
-        return [partial(tf.cast, a, t.dtype) for a, t in zip(sample or (), tensors, strict=True)]
-    return [partial(example, t) for t in tensors]
-
-
-def example(t: Any) -> tf.Tensor:
-    """Made-up data of the shape and type of a tensor or a spec."""
-    if t.dtype.is_floating:
-        return tf.cast(tf.random.stateless_uniform(t.shape, [0, 0]), t.dtype)
-    return tf.zeros(t.shape, t.dtype)
 
 
 def batch_of(spec: Any) -> int | None:

@@ -11,7 +11,7 @@ from cases import DENSE, compile_quickly, make
 
 import checkmate_tf
 from checkmate_tf.device.measure import Device, captured_variables, fed_as_by_fit, find_device, measure_peak
-from checkmate_tf.fit import fit
+from checkmate_tf.fit import run
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_keras"),
@@ -175,8 +175,8 @@ def test_a_pipeline_keeps_a_whole_number_of_batches(prefetch):
 
 
 def test_plans_are_measured_with_the_batches_that_the_pipeline_keeps(monkeypatch):
-    fed, real = [], fit.fed_as_by_fit
-    monkeypatch.setattr(fit, "fed_as_by_fit", lambda *given: fed.append(given[3:]) or real(*given))
+    fed, real = [], run.fed_as_by_fit
+    monkeypatch.setattr(run, "fed_as_by_fit", lambda *given: fed.append(given[3:]) or real(*given))
     compile_quickly(make(DENSE), DENSE, verify=True, budget="10GB", prefetch=2)
     compile_quickly(make(DENSE), DENSE, verify=True, budget="10GB")
     assert set(fed) == {(2,), (None,)}

@@ -10,7 +10,7 @@ import tensorflow as tf
 from cases import CASES, DENSE, assert_same_state, compile_quickly, make, program_of_case, train
 
 from checkmate_tf.emit.emit import Emission, emit
-from checkmate_tf.emit.ordering import needed_order
+from checkmate_tf.emit.ordering import Within, needed_waits
 from checkmate_tf.schedule import keep_all
 from checkmate_tf.strategies import SolveOptions, solve
 from checkmate_tf.trace.ops import inputs_of, is_stateful
@@ -61,7 +61,7 @@ def _emission(name):
 
     def step(*inputs):
         emission = Emission(program, tf.compat.v1.get_default_graph(), inputs)
-        emission.run(schedule.plan, needed_order(program.graph, schedule.plan, schedule.peak_bytes))
+        emission.run(schedule.plan, needed_waits(program.graph, schedule.plan, Within(schedule.peak_bytes)))
         made.append(emission)
         return [emission.tensor(t) for t in program.step.outputs]
 
@@ -190,5 +190,7 @@ def test_results_keep_their_structure():
     program = program_of_case("dense")
     schedule = keep_all(program.graph)
     x, y = DENSE.data(4)
-    result = tf.function(lambda *batch: emit(program, schedule.plan, schedule.peak_bytes, batch), autograph=False)(x, y)
+    result = tf.function(
+        lambda *batch: emit(program, schedule.plan, Within(schedule.peak_bytes), batch), autograph=False
+    )(x, y)
     assert set(result) == {"accuracy", "loss"}

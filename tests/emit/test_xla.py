@@ -30,6 +30,7 @@ from graphs import paper_chain
 import checkmate_tf
 from checkmate_tf.device.measure import captured_variables, find_device, measure_peak
 from checkmate_tf.emit.emit import emit
+from checkmate_tf.emit.ordering import Within
 from checkmate_tf.emit.xla import XlaEmission, emit_compiled, emit_for_xla, recomputed_runs
 from checkmate_tf.errors import BatchSizeError
 from checkmate_tf.plan import plan_from_sequence
@@ -68,7 +69,7 @@ def test_everything_is_emitted_as_planned(name):
 
     def step(*inputs):
         emission = XlaEmission(program, tf.compat.v1.get_default_graph(), inputs)
-        emission.run(schedule.plan, recomputed_runs(schedule.plan))
+        emission.run_tied(schedule.plan, recomputed_runs(schedule.plan))
         made.append(emission)
         return [emission.tensor(t) for t in program.step.outputs]
 
@@ -109,10 +110,11 @@ WIDE = Case(_wide, _rows, budget=0.6, batch=1024)
 
 def _steps(program, plan, limit):
     """The step with a plan, compiled by XLA: tied, and as it is emitted for TensorFlow; and without a plan."""
+    plain = keep_all(program.graph)
     emitters = {
         "tied": lambda *batch: emit_for_xla(program, plan, batch),
-        "ordered": lambda *batch: emit(program, plan, limit, batch),
-        "plain": lambda *batch: emit(program, keep_all(program.graph).plan, keep_all(program.graph).peak_bytes, batch),
+        "ordered": lambda *batch: emit(program, plan, Within(limit), batch),
+        "plain": lambda *batch: emit(program, plain.plan, Within(plain.peak_bytes), batch),
     }
     return {name: tf.function(step, autograph=False, jit_compile=True) for name, step in emitters.items()}
 

@@ -16,8 +16,7 @@ import checkmate_tf
 from checkmate_tf.emit.emit import Emission
 from checkmate_tf.errors import InfeasibleBudgetError, OperatorsError
 from checkmate_tf.fit import pipeline
-from checkmate_tf.fit.fit import WORTH
-from checkmate_tf.fit.job import SURE
+from checkmate_tf.fit.policy import POLICY
 from checkmate_tf.schedule import keep_all
 from checkmate_tf.trace.encodings import encoded, find_encodings, pack_bits, place_in_window, to_place, unpack_bits
 from checkmate_tf.trace.ops import inputs_of
@@ -220,7 +219,7 @@ def test_choice_is_no_worse_on_other_models(name, no_grappler):
 
 def _codes_lose(monkeypatch, lost_bytes):
     """Let the device's allocator lose so much more to pieces where gradients read codes."""
-    says(monkeypatch, lambda job, predicted, strict: steady(predicted + (lost_bytes if job.codes else 0)))
+    says(monkeypatch, lambda job, predicted, strict: steady(predicted + (lost_bytes if job.subject.codes else 0)))
 
 
 @pytest.mark.parametrize("share", [0.5, 25.0])
@@ -231,8 +230,8 @@ def test_codes_for_which_the_device_takes_more_than_they_save_are_taken_back(mon
         compile_quickly(make(VGG), VGG, verify=True, budget=peaks.at(0.6), operators=way).checkmate
         for way in ("default", "choose")
     )
-    assert chosen.overhead <= default.overhead + WORTH
-    assert chosen.sure_bytes <= SURE * chosen.budget_bytes
+    assert chosen.overhead <= default.overhead + POLICY.worth
+    assert chosen.sure_bytes <= POLICY.sure * chosen.budget_bytes
     assert bool(chosen.encodings) == (len(chosen.schedule.graph) > len(default.schedule.graph))
 
 
@@ -240,8 +239,8 @@ def test_what_trains_over_the_budget_goes_on_without_codes_if_nothing_fits_with_
     """Others take half of what the budget leaves above the least with codes and what they lose; all of it without."""
     plainly, coded = peaks_of(VGG), _peaks_with_codes(VGG)
     budget, others = plainly.at(0.8), plainly.span(0.4)
-    _codes_lose(monkeypatch, int(SURE * budget) - coded.least_bytes - others // 2)
-    monkeypatch.setattr(pipeline, "_cheaper", lambda coded, best, plain: (coded, best))
+    _codes_lose(monkeypatch, int(POLICY.sure * budget) - coded.least_bytes - others // 2)
+    monkeypatch.setattr(pipeline, "_cheaper", lambda plain, coded, ledger: None)
     model = compile_quickly(make(VGG), VGG, verify=True, budget=budget, operators="choose")
     first = model.checkmate
     assert first.encodings

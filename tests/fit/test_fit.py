@@ -12,9 +12,11 @@ from cases import DENSE, Case, compile_quickly, make, train
 from keras import layers
 
 from checkmate_tf.device.measure import Device
+from checkmate_tf.emit.ordering import Strict, Within
 from checkmate_tf.errors import InfeasibleBudgetError
-from checkmate_tf.fit import fit, pipeline
-from checkmate_tf.fit.job import Job, PlanOptions
+from checkmate_tf.fit import job, pipeline, run
+from checkmate_tf.fit.job import Ledger
+from checkmate_tf.fit.policy import POLICY, Limits
 from checkmate_tf.report import Peak
 
 pytestmark = pytest.mark.usefixtures("fresh_keras")
@@ -49,16 +51,16 @@ def test_steps_that_differ_leave_room(monkeypatch):
 
 def test_computations_out_of_order_leave_room_in_the_budget(monkeypatch):
     """Far below the budget they may need 15% more than was predicted; near it, nothing that pieces may take."""
-    limits = measures(monkeypatch, 0)
+    orders = measures(monkeypatch, 0)
     far = compile_quickly(make(DENSE), DENSE, verify=True, budget="10GB").checkmate
-    assert limits == [int(1.15 * far.predicted_peak_bytes)]
-    limits.clear()
+    assert orders == [Within(int(1.15 * far.predicted_peak_bytes))]
+    orders.clear()
     near = compile_quickly(make(DENSE), DENSE, verify=True, budget=0.8).checkmate
     most = 0.98 * near.budget_bytes - 0.1 * (near.budget_bytes - near.variable_bytes - near.input_bytes)
-    for attempt, limit in zip(near.attempts, limits, strict=True):
+    for attempt, order in zip(near.attempts, orders, strict=True):
         loose = int(1.15 * attempt.predicted_bytes)
-        assert limit == pytest.approx(max(attempt.predicted_bytes, min(loose, most)), rel=0.01)
-    assert limits[-1] < loose
+        assert order.bytes == pytest.approx(max(attempt.predicted_bytes, min(loose, most)), rel=0.01)
+    assert orders[-1].bytes < loose
 
 
 @pytest.mark.parametrize(("seconds", "rest"), [(1.02, True), (1.2, False)])
@@ -115,7 +117,7 @@ def test_each_plan_measured_in_vain_makes_the_next_save_more(monkeypatch):
     """Where one fits, another is worth a measurement for a percent of the step; after one in vain, for two."""
 
     def measure(job, predicted, strict):
-        return steady(predicted if len(calls) == 1 else job.most_bytes + 1)
+        return steady(predicted if len(calls) == 1 else job.limits.most_bytes + 1)
 
     calls = says(monkeypatch, measure)
     budget = peaks_of(DEEP).at(0.82)
@@ -152,13 +154,14 @@ def test_the_order_whose_next_schedule_costs_less_comes_first(monkeypatch):
     peaks = peaks_of(DENSE)
 
     def measure(job, predicted, strict):
-        first = job.attempts[0].predicted_bytes if job.attempts else predicted
-        too_much = job.most_bytes - first + peaks.span(0.05)
-        most = predicted + too_much if strict else 2 * predicted - job.graph.constant_bytes
+        firsts.append(predicted)
+        too_much = job.limits.most_bytes - firsts[0] + peaks.span(0.05)
+        most = predicted + too_much if strict else 2 * predicted - job.subject.graph.constant_bytes
         return Peak(most, most, 1.004 if strict else 1.0)
 
+    firsts = []
     says(monkeypatch, measure)
-    monkeypatch.setattr(fit, "_SAME", 1.0)
+    monkeypatch.setattr(job, "POLICY", replace(POLICY, same_seconds=1.0))
     report = compile_quickly(make(DENSE), DENSE, verify=True, budget=peaks.at(1.8)).checkmate
     first, *others = report.attempts
     assert not first.strict and len(others) > 1 and all(a.strict for a in others)
@@ -177,15 +180,15 @@ def test_out_of_memory_while_measuring_plans_again(monkeypatch):
 
 def test_a_first_target_that_is_infeasible_is_raised_to_the_budget(monkeypatch):
     measures(monkeypatch, 0)
-    asked, real = [], fit.solve_once
+    asked, real = [], run.solve_once
 
-    def solve(graph, target, options, seconds):
+    def solve(graph, target, options, ledger):
         asked.append(target)
         if len(asked) < 3:
             raise InfeasibleBudgetError("none was found", target, target + 1, proven=False)
-        return real(graph, target, options, seconds)
+        return real(graph, target, options, ledger)
 
-    monkeypatch.setattr(fit, "solve_once", solve)
+    monkeypatch.setattr(run, "solve_once", solve)
     report = compile_quickly(make(DENSE), DENSE, verify=True, budget=0.95).checkmate
     assert asked[1] == asked[0] + 1 and asked[2] == report.budget_bytes
 
@@ -204,23 +207,23 @@ def test_a_promise_that_cannot_be_kept_is_refused(monkeypatch):
 @pytest.mark.parametrize("measured", [False, True])
 def test_near_the_budget_others_with_the_least_known_peak_are_tried(monkeypatch, measured):
     """In the seconds that are left a search may name a far higher peak as the least than was known before."""
-    asked, real = [], fit.solve_once
+    asked, real = [], run.solve_once
 
     peaks = peaks_of(DENSE)
 
     def measure(job, predicted, strict):
-        return steady(int((0.97 if len(job.attempts) > 2 else 1.05) * job.budget_bytes))
+        return steady(int((0.97 if len(calls) > 3 else 1.05) * job.budget_bytes))
 
-    def solve(graph, target, options, seconds):
+    def solve(graph, target, options, ledger):
         asked.append(target)
-        known = real(graph, peaks.at(0.25), options, {})
+        known = real(graph, peaks.at(0.25), options, Ledger())
         if len(asked) == 1 and measured:
             return known
         peak = known.peak_bytes if len(asked) == 1 else 2 * known.peak_bytes
         raise InfeasibleBudgetError("few seconds", target, peak, proven=False, sequence=known.sequence.tolist())
 
-    says(monkeypatch, measure)
-    monkeypatch.setattr(fit, "solve_once", solve)
+    calls = says(monkeypatch, measure)
+    monkeypatch.setattr(run, "solve_once", solve)
     report = compile_quickly(make(DENSE), DENSE, verify=True, budget=peaks.at(0.4)).checkmate
     assert len(asked) > 1 and len(report.attempts) > 2
     assert len({a.predicted_bytes for a in report.attempts}) == 1
@@ -234,13 +237,13 @@ def test_out_of_memory_every_time_is_refused(monkeypatch):
 
 
 def test_plans_near_a_hard_limit_keep_one_strict_order(monkeypatch):
-    limits, budget = measures(monkeypatch, 0), peaks_of(DENSE).at(1.8)
+    orders, budget = measures(monkeypatch, 0), peaks_of(DENSE).at(1.8)
     device = Device("CPU:0", int(1.08 * budget), measurable=True)
     monkeypatch.setattr(pipeline, "find_device", lambda: device)
     report = compile_quickly(make(DENSE), DENSE, verify=True, budget=budget).checkmate
-    assert all(a.strict for a in report.attempts) and set(limits) == {0}
+    assert all(a.strict for a in report.attempts) and set(orders) == {Strict()}
     assert len(report.attempts) > 1 and all(a.target_bytes <= 0.8 * device.limit_bytes for a in report.attempts)
-    job = Job(None, None, budget, device, PlanOptions(), {})
-    assert job.orders == (True,)
-    assert replace(job, options=PlanOptions(jit_compile=True)).orders == (False,)
-    assert replace(job, budget_bytes=device.limit_bytes // 2).orders == (False, True)
+    limits = Limits(budget, 0, device.limit_bytes, on_cpu=True, measured=True)
+    assert limits.orders == (True,)
+    assert replace(limits, ordered=False).orders == (False,)
+    assert replace(limits, budget_bytes=device.limit_bytes // 2).orders == (False, True)

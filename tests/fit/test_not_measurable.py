@@ -10,7 +10,7 @@ from allocators import crowd, measures
 from cases import BATCH, DENSE, Case, assert_same_state, compile_quickly, make, train
 from keras import layers
 
-from checkmate_tf.fit import fit
+from checkmate_tf.fit import run
 
 pytestmark = pytest.mark.usefixtures("fresh_keras")
 
@@ -90,9 +90,9 @@ def test_iterators_are_not_moved_by_measuring():
 
 def test_a_peak_over_the_budget_is_planned_for_though_no_plan_is_measured(monkeypatch):
     def refuse(*_):
-        raise fit.NotMeasurable("it fails")
+        raise run.NotMeasurable("it fails")
 
-    monkeypatch.setattr(fit, "_measure", refuse)
+    monkeypatch.setattr(run, "measure", refuse)
     model = compile_quickly(make(DENSE), DENSE, verify=True, budget=0.95)
     first = model.checkmate
     assert first.not_measured == "it fails"

@@ -19,9 +19,11 @@ from schedules import (
 )
 
 import checkmate_tf
+from checkmate_tf.emit.ordering import Strict
 from checkmate_tf.errors import InfeasibleBudgetError, PlanError
-from checkmate_tf.fit import fit, pipeline, solving
-from checkmate_tf.fit.job import PlanOptions
+from checkmate_tf.fit import pipeline, run, solving
+from checkmate_tf.fit.job import Ledger
+from checkmate_tf.fit.options import PlanOptions
 from checkmate_tf.plan import evaluate
 from checkmate_tf.report import Peak
 from checkmate_tf.units import parse_budget
@@ -48,11 +50,11 @@ def measured(monkeypatch, *extra):
     """Let the device measure what is predicted and so many bytes more; the last goes on."""
     left = list(extra)
 
-    def measure(job, plan, limit_bytes, most_bytes):
-        peak = evaluate(job.graph, plan).peak_bytes + (left.pop(0) if len(left) > 1 else left[0])
+    def measure(job, plan, order, most_bytes):
+        peak = evaluate(job.subject.graph, plan).peak_bytes + (left.pop(0) if len(left) > 1 else left[0])
         return Peak(peak, peak, 1.0)
 
-    monkeypatch.setattr(fit, "_measure", measure)
+    monkeypatch.setattr(run, "measure", measure)
 
 
 @pytest.mark.feature("Schedules that last", "solved once: the cache")
@@ -77,14 +79,14 @@ def test_time_from_the_cache_is_part_of_the_time_limit(monkeypatch):
     monkeypatch.setattr(solving, "solve", lambda *given: asked.append(given[-1].time_limit) or recomputing())
     times = iter(range(0, 100, 2))  # each look at the clock is 2 s after the last: each solve takes 2 s
     monkeypatch.setattr(solving, "time", SimpleNamespace(perf_counter=lambda: float(next(times))))
-    options = PlanOptions(parse_budget(1.0), time_limit=10.0)
-    seconds = {}
-    solving.solve_once(graph, 100, options, seconds)
-    assert asked == [10.0] and seconds == {}
-    solving.solve_once(graph, 100, options, seconds)
-    assert asked == [10.0] and seconds == {"solved before": 2.0}
-    solving.solve_once(graph, 101, options, seconds)
-    assert asked == [10.0, 8.0]
+    options = PlanOptions(budget=parse_budget(1.0), time_limit=10.0)
+    ledger = Ledger()
+    solving.solve_once(graph, 100, options, ledger)
+    assert asked == [10.0] and "solved before" not in ledger.seconds
+    solving.solve_once(graph, 100, options, ledger)
+    assert asked == [10.0] and ledger.seconds["solved before"] == 2.0
+    solving.solve_once(graph, 101, options, ledger)
+    assert asked == [10.0, pytest.approx(8.0, abs=0.5)]
 
 
 @pytest.fixture
@@ -118,7 +120,7 @@ def test_what_is_not_solved_is_not_kept(monkeypatch, folder, error):
     before = signal.getsignal(signal.SIGINT)
     monkeypatch.setattr(solving, "solve", fail)
     with pytest.raises((KeyboardInterrupt, InfeasibleBudgetError)):
-        solving.solve_once(chain(4), 100, QUICK, {})
+        solving.solve_once(chain(4), 100, QUICK, Ledger())
     assert not folder.exists() and signal.getsignal(signal.SIGINT) is before
 
 
@@ -170,7 +172,7 @@ def test_a_saved_schedule_is_measured(saved, monkeypatch, solves):
     assert found.report.measured_peak_bytes == found.schedule.peak_bytes
     measured(monkeypatch, 10**9, 0)  # too much, but for the strict order
     found = plan(options)
-    assert [a.strict for a in found.report.attempts] == [False, True] and found.limit_bytes == 0
+    assert [a.strict for a in found.report.attempts] == [False, True] and found.order == Strict()
     assert not solves
 
 

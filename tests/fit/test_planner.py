@@ -14,7 +14,8 @@ import checkmate_tf
 from checkmate_tf.device.measure import HOW_TO_MEASURE, Device, find_device
 from checkmate_tf.errors import InfeasibleBudgetError
 from checkmate_tf.fit import pipeline
-from checkmate_tf.fit.job import Job, PlanOptions
+from checkmate_tf.fit.job import Job, Ledger, Subject
+from checkmate_tf.fit.options import PlanOptions
 from checkmate_tf.units import parse_budget
 
 pytestmark = [
@@ -102,13 +103,14 @@ def test_the_same_schedule_serves_an_equal_graph():
 @pytest.mark.parametrize(("with_codes", "without"), [(5, 7), (7, 5)])
 def test_a_refusal_names_the_least_budget_of_both_ways(monkeypatch, with_codes, without):
     options = PlanOptions(operators="choose")
-    plain, coded = (Job(None, None, 3, None, options, {}, codes=codes) for codes in (0, 1))
+    plain, coded = (Subject(None, None, codes) for codes in ({}, {"mask": 1}))
 
-    def fit(job):
-        least = with_codes if job.codes else without
+    def fit(job, ledger):
+        least = with_codes if job.subject.codes else without
         raise InfeasibleBudgetError(f"at least {least}", 3, least, proven=False)
 
-    monkeypatch.setattr(pipeline, "choose_encodings", lambda *_: pipeline.Choice(coded, (object(),)))
+    monkeypatch.setattr(pipeline, "choose_encodings", lambda *_: coded)
     monkeypatch.setattr(pipeline, "fit", fit)
     with pytest.raises(InfeasibleBudgetError, match="at least 5"):
-        pipeline._chosen_and_fitted(plain, SimpleNamespace(program=None, name="model"), None)
+        tracing = SimpleNamespace(program=None, name="model")
+        pipeline._chosen_and_fitted(Job(plain, 3, None, options), Ledger(), tracing, None)

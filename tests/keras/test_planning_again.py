@@ -11,9 +11,10 @@ import tensorflow as tf
 from allocators import PEAKS, Crowded, crowd, measures, steady
 from cases import DENSE, assert_same_state, compile_quickly, make, train
 
-from checkmate_tf.device.measure import find_device
+from checkmate_tf.device.measure import Device, find_device
+from checkmate_tf.emit.ordering import Strict
 from checkmate_tf.errors import InfeasibleBudgetError
-from checkmate_tf.fit import fit, pipeline
+from checkmate_tf.fit import run
 from checkmate_tf.plan import evaluate
 
 pytestmark = [
@@ -48,10 +49,10 @@ def test_what_others_took_before_training_is_not_planned_for():
 
 
 def test_a_strict_plan_is_made_anew_in_strict_order(monkeypatch, no_grappler):
-    def measure(job, plan, limit_bytes, most_bytes):
-        return steady(evaluate(job.graph, plan).peak_bytes * (10 if limit_bytes else 1))
+    def measure(job, plan, order, most_bytes):
+        return steady(evaluate(job.subject.graph, plan).peak_bytes * (1 if order == Strict() else 10))
 
-    monkeypatch.setattr(fit, "_measure", measure)
+    monkeypatch.setattr(run, "measure", measure)
     model = make(DENSE)
     first = compile_quickly(model, DENSE, verify=True, budget=0.95).checkmate
     assert [a.strict for a in first.attempts][0] is False and first.attempts[-1].strict
@@ -86,13 +87,13 @@ def test_planning_again_ends(monkeypatch, caplog):
 def _crowded_after_planning(monkeypatch, budget, share, limit_bytes=None):
     """A compiled model, and a device on which so much has come since that `share` of the budget will be needed."""
     measures(monkeypatch, 0)
-    monkeypatch.setattr(pipeline, "_foreign_bytes", lambda program, device: 0)
+    monkeypatch.setattr(Device, "foreign_bytes", lambda device, variable_bytes: 0)
     model = make(DENSE)
     report = compile_quickly(model, DENSE, verify=True, budget=budget, time_limit=3).checkmate
     come = int(share * report.budget_bytes) - report.measured_peak_bytes
     device = Crowded("CPU:0", limit_bytes or int(1.1 * report.budget_bytes), measurable=True)
     monkeypatch.setattr("checkmate_tf.keras.controller.find_device", lambda: device)
-    monkeypatch.setattr(pipeline, "_foreign_bytes", lambda program, device: come + report.input_bytes)
+    monkeypatch.setattr(Device, "foreign_bytes", lambda device, variable_bytes: come + report.input_bytes)
     measures(monkeypatch, come)
     PEAKS.clear()
     return model, report
@@ -148,15 +149,15 @@ def test_data_without_room_is_warned_of_once(monkeypatch, caplog, share, limit_b
 def test_planning_again_keeps_nothing_of_fit(monkeypatch):
     """Else the data of one fit would be in memory beside that of the next, until the garbage is collected."""
     model, first = _crowded_after_planning(monkeypatch, 0.8, 1.3)
-    real, failed = fit.solve_once, []
+    real, failed = run.solve_once, []
 
-    def solve(graph, target, options, seconds):
+    def solve(graph, target, options, ledger):
         if not failed:
             failed.append(True)
             raise InfeasibleBudgetError("none was found", target, target + 1, proven=False)
-        return real(graph, target, options, seconds)
+        return real(graph, target, options, ledger)
 
-    monkeypatch.setattr(fit, "solve_once", solve)
+    monkeypatch.setattr(run, "solve_once", solve)
     local = keras.callbacks.Callback()  # of the frames of fit, as the data
     alive = weakref.ref(local)
     gc.collect()

@@ -1,0 +1,146 @@
+"""How to plan: one frozen value, checked when it is made."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, TypedDict, TypeVar
+
+from ..costs import CostSpec
+from ..errors import BatchSizeError, OperatorsError
+from ..operators import OPERATORS
+from ..units import Budget, parse_budget
+
+__all__ = ["PlanOptions", "Planning", "Progress", "options_of", "takes_planning"]
+
+Progress = Callable[[str, float, float, str], None]
+"""Called with (stage, done, total, text)."""
+
+
+class Planning(TypedDict, total=False):
+    """What `compile` and `gradient_function` may be told of planning: their keywords, with what `PlanOptions` takes."""
+
+    strategy: str
+    costs: CostSpec
+    time_limit: float
+    gap: float
+    seed: int
+    verify: bool
+    progress: bool | Progress
+    cache: bool
+    schedule: str | os.PathLike[str] | None
+    operators: str
+    prefetch: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """How to plan.
+
+    Attributes
+    ----------
+    budget : Budget
+    strategy : str
+    costs : str, callable or array
+        See `checkmate_tf.costs`.
+    time_limit : float
+        Seconds for the solver, over all its runs.
+    gap : float
+        Stop solving at this proven gap.
+    seed : int
+    verify : bool
+        Measure the peak on the device, if it can be.
+    progress : callable (stage, done, total, text) or None
+    cache : bool
+        Use a schedule that was solved before, and keep those that are solved now.
+    schedule : path or None
+        A saved schedule for the first structure of data, to be used instead of solving.
+    operators : str
+        "default", or "choose": gradients may read codes of forward values instead of the values; see
+        `trace.encodings`.
+    prefetch : int or None
+        Batches that the input pipeline keeps ready beside the one in use, on a CPU; None: as `fit` on arrays does.
+    jit_compile : bool
+        Let XLA compile the planned step.
+    sample : sequence of arrays or None
+        A batch of the user's data, flattened, to measure with.
+    tries : int
+        Most plans to measure.
+
+    Raises
+    ------
+    OperatorsError
+        If `operators` is unknown, or asks for a choice where the schedule is given.
+    BatchSizeError
+        If `prefetch` is not a whole number of batches.
+    """
+
+    budget: Budget = field(default_factory=lambda: parse_budget("auto"))
+    strategy: str = "checkmate"
+    costs: CostSpec = "profile"
+    time_limit: float = 60.0
+    gap: float = 0.01
+    seed: int = 0
+    verify: bool = True
+    progress: Progress | None = None
+    cache: bool = True
+    schedule: str | os.PathLike[str] | None = None
+    operators: str = "default"
+    prefetch: int | None = None
+    jit_compile: bool = False
+    sample: Sequence[Any] | None = None
+    tries: int = 5
+
+    def __post_init__(self) -> None:
+        if self.operators not in OPERATORS:
+            raise OperatorsError(f'operators={self.operators!r} is unknown: use "default" or "choose"')
+        if self.operators == "choose" and self.schedule is not None:
+            raise OperatorsError(
+                'a saved schedule is one of the plain step: operators="choose" does not go with schedule='
+            )
+        prefetch = self.prefetch
+        if prefetch is not None and (isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0):
+            raise BatchSizeError(
+                f"prefetch={prefetch!r} is not a whole number of batches: give 0 or more, or None for as fit() does"
+            )
+
+    def tell(self, stage: str, done: float, total: float, text: str = "") -> None:
+        """Report progress, if anybody listens."""
+        if self.progress is not None:
+            self.progress(stage, done, total, text)
+
+
+def options_of(budget: object, planning: Planning) -> tuple[PlanOptions, bool | Progress]:
+    """A budget and the keywords of `Planning` as options, and what was said of progress, which bars may show.
+
+    Raises
+    ------
+    TypeError
+        If there is no such keyword.
+    CheckmateError
+        As `parse_budget` and `PlanOptions`.
+    """
+    given: dict[str, Any] = dict(planning)
+    unknown = [key for key in given if key not in Planning.__annotations__]
+    if unknown:
+        raise TypeError(f"there is no option {unknown[0]!r}; choose from {', '.join(Planning.__annotations__)}")
+    progress = given.pop("progress", True)
+    return PlanOptions(budget=parse_budget(budget), **given), progress
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def takes_planning(function: F) -> F:
+    """Show the keywords of `Planning`, with their defaults, in the signature of a function that takes them as one."""
+    signature = inspect.signature(function)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    defaults = {f.name: f.default for f in fields(PlanOptions)} | {"progress": True}
+    keywords = [
+        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=defaults[key], annotation=kind.__forward_arg__)
+        for key, kind in Planning.__annotations__.items()
+    ]
+    function.__signature__ = signature.replace(parameters=[*own, *keywords])  # type: ignore[attr-defined]
+    return function

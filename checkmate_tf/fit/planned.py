@@ -1,0 +1,160 @@
+"""A plan for one structure of data, ready to be emitted, and the report on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ..device.distribution import Distribution
+from ..device.measure import Device
+from ..emit.emit import emit
+from ..emit.ordering import Order
+from ..emit.xla import emit_compiled
+from ..graph import Graph
+from ..report import Report
+from ..schedule import Schedule
+from ..trace.program import Program
+from .decide import Candidate
+from .job import Job, Ledger, Subject
+
+__all__ = ["Known", "PlannedStep", "expected_peak_bytes", "first_report", "report_again", "same_graph"]
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """A plan without its step, whose program holds variables: enough for another step with an equal graph."""
+
+    schedule: Schedule
+    order: Order
+    report: Report
+    jit_compile: bool
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedStep:
+    """A plan for one structure of data, ready to be emitted.
+
+    Attributes
+    ----------
+    subject : Subject
+        The step, with codes if its gradients read some.
+    schedule : Schedule
+    order : Order
+    report : Report
+    batch_size : int
+    jit_compile : bool
+        Whether XLA compiles it.
+    without : Subject or None
+        Where gradients read codes, the step without them, for a budget that comes to be too small with them.
+    """
+
+    subject: Subject
+    schedule: Schedule
+    order: Order
+    report: Report
+    batch_size: int
+    jit_compile: bool = False
+    without: Subject | None = None
+
+    @property
+    def program(self) -> Program:
+        return self.subject.program
+
+    @property
+    def known(self) -> Known:
+        """The plan without the step."""
+        return Known(self.schedule, self.order, self.report, self.jit_compile)
+
+    def emit(self, inputs: Sequence[tf.Tensor], checks: Sequence[tf.Operation] = ()) -> Any:
+        """Emit the planned step into the function being traced; none of its effects comes before `checks`."""
+        if self.jit_compile:
+            return emit_compiled(self.program, self.schedule.plan, inputs, checks)
+        return emit(self.program, self.schedule.plan, self.order, inputs, checks)
+
+
+def first_report(
+    job: Job,
+    ledger: Ledger,
+    found: Candidate,
+    *,
+    plain_peak_bytes: int,
+    batch_size: int,
+    reason: str,
+    distribution: Distribution | None,
+) -> Report:
+    """What `compile` says of a new plan.
+
+    Parameters
+    ----------
+    job : Job
+        Whose subject was planned.
+    plain_peak_bytes : int
+        Predicted, of the step without codes.
+    reason : str
+        Why plans were not measured, if they were not.
+    """
+    options, program = job.options, job.subject.program
+    return Report(
+        model=program.graph.name,
+        device=job.device.name,
+        replicas=1 if distribution is None else distribution.replicas,
+        batch_size=batch_size,
+        asked=str(options.budget),
+        budget_bytes=job.budget_bytes,
+        plain_peak_bytes=plain_peak_bytes,
+        not_measured="" if ledger.attempts else reason,
+        variable_bytes=program.variable_bytes,
+        input_bytes=program.input_bytes,
+        costs=options.costs if isinstance(options.costs, str) else "given",
+        attempts=tuple(ledger.attempts),
+        **_found(job, ledger, found),
+    )
+
+
+def report_again(before: Report, job: Job, ledger: Ledger, found: Candidate, peak_bytes: int, expected: bool) -> Report:
+    """What is said of a plan that takes the place of another, since so much was allocated, or is expected to be."""
+    return replace(
+        before,
+        training_peak_bytes=None,
+        expected_bytes=(*before.expected_bytes, *[peak_bytes] * expected),
+        exceeded_bytes=(*before.exceeded_bytes, *[peak_bytes] * (not expected)),
+        attempts=(*before.attempts, *ledger.attempts),
+        **_found(job, ledger, found),
+    )
+
+
+def _found(job: Job, ledger: Ledger, found: Candidate) -> dict[str, Any]:
+    """What every report says of the plan that was found."""
+    return {
+        "schedule": found.schedule,
+        "predicted_peak_bytes": found.schedule.peak_bytes,
+        "measured_peak_bytes": found.measured and found.measured.bytes,
+        "sure_bytes": found.measured and found.measured.sure_bytes,
+        "strict": found.strict,
+        "strict_cost": found.strict_cost,
+        "foreign_bytes": job.device.foreign_bytes(job.subject.program.variable_bytes),
+        "encodings": job.subject.encodings,
+        "plain_cost": job.subject.plain_cost,
+        "seconds": ledger.seconds,
+    }
+
+
+def expected_peak_bytes(planned: PlannedStep, device: Device) -> int:
+    """What no step is expected to exceed with what lives on the device now: as measured, and all that has come since.
+
+    One batch of data was there when it was measured.
+    """
+    report = planned.report
+    come = device.foreign_bytes(planned.program.variable_bytes) - report.foreign_bytes - report.input_bytes
+    return (report.sure_bytes or 0) + max(0, come)
+
+
+def same_graph(a: Graph, b: Graph) -> bool:
+    """Whether a schedule of one graph is one of the other, and costs as much."""
+    same = a.inputs == b.inputs and a.constant_bytes == b.constant_bytes
+    columns = ("kinds", "sizes", "workspace", "held", "recompute_until", "costs")
+    return same and all(np.array_equal(getattr(a, c), getattr(b, c)) for c in columns)

@@ -1,0 +1,206 @@
+"""How near to the budget plans may come: every share that fitting a plan to a device uses, each with its reason.
+
+Nothing else in the package holds such a number. `FitPolicy` says what is allowed in general, `Limits` what that means,
+in bytes, for one budget on one device. Both are pure values: no TensorFlow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..emit.ordering import Order, Strict, Within
+
+__all__ = ["POLICY", "FitPolicy", "Limits"]
+
+
+@dataclass(frozen=True)
+class FitPolicy:
+    """Shares, counts and seconds, and why.
+
+    Attributes
+    ----------
+    goal : float
+        Of the budget: what steps of a plan should come near. The rest is for steps that take more than those measured.
+    sure : float
+        Of the budget: the most that steps may be expected to take (`Peak.sure_bytes`).
+    waste : float
+        Of the memory for activations: what the allocator is expected to lose to pieces, until it is measured.
+    tight : float
+        Times the budget. An allocator whose hard limit is below this is *near*: running out of memory while a plan is
+        measured can crash the process, since oneDNN does not check all allocations.
+    clear : float
+        Of a near limit: what to aim for. The rest is lost to pieces too small to use.
+    room : float
+        Of what a near limit leaves beside constants: what the first plan may take by prediction.
+    most : float
+        Of a near limit: above it a plan is refused. Sooner or later one of its steps would run out of memory.
+    loose : float
+        Times the predicted peak: what computations out of order may need. They seldom do, and it is measured.
+    pieces : float
+        Of the memory for activations: what pieces take at least. Computations out of order leave it free, too.
+    used : float
+        Of the goal: steps that take this much leave nothing that is worth another plan.
+    worth : float
+        Of the cost of a step: what another plan has to save, and as much again for each that was measured in vain.
+    lower : float
+        Of the least peak predicted so far: a plan below this is another one to the allocator, and worth a measurement.
+    near_budget : float
+        Times the budget: where the least measured is below it, another schedule with the least peak may lose less.
+    strict_cost : float
+        Times the seconds of a step: what strict order is taken to cost in parallelism, until it is measured.
+    same_seconds : float
+        Times the seconds of a step: no more than the same step may take at another time.
+    unsteady : float
+        Of a peak: where steps differ by more, strict order is worth a measurement.
+    out_of_memory : float
+        Of the budget: how much lower the next target is after a plan that ran out of memory, which tells no peak.
+    solve_share : float
+        Of the seconds left for solving: what one target may take. Measurements will ask for others.
+    least_seconds : float
+        At least, to make the schedule of least known peak cheaper.
+    batches : int
+        To keep reserves for: `fit` on arrays keeps six ready, and gradients of about their size lie there, too.
+    reserves : float
+        Of the budget, at most, for these.
+    tries_without_codes : int
+        Plans without codes to measure, where one with codes fits.
+    code_rounds : int
+        Choices of codes to solve for.
+    code_share : float
+        Of the time limit, for all of them.
+    full : float
+        Of the budget: where data is expected to fill more, a plan with room for it is made before training.
+    plans_again : int
+        Most plans that are made anew for data, or after peaks over the budget while training.
+    """
+
+    goal: float = 0.95
+    sure: float = 0.98
+    waste: float = 0.25
+    tight: float = 1.25
+    clear: float = 0.8
+    room: float = 0.5
+    most: float = 0.92
+    loose: float = 1.15
+    pieces: float = 0.1
+    used: float = 0.94
+    worth: float = 0.01
+    lower: float = 0.98
+    near_budget: float = 1.1
+    strict_cost: float = 1.1
+    same_seconds: float = 1.03
+    unsteady: float = 0.05
+    out_of_memory: float = 0.1
+    solve_share: float = 0.5
+    least_seconds: float = 8.0
+    batches: int = 8
+    reserves: float = 0.2
+    tries_without_codes: int = 2
+    code_rounds: int = 3
+    code_share: float = 0.25
+    full: float = 0.99
+    plans_again: int = 3
+
+    def beyond_limit(self, peak_bytes: int, limit_bytes: int, on_cpu: bool) -> bool:
+        """Whether steps that take so much may run out of memory below the hard limit of a CPU's allocator."""
+        return on_cpu and peak_bytes > self.most * limit_bytes
+
+    def reserved_batches(self, prefetch: int | None) -> int:
+        """For how many batches to keep reserves; none where each is made when it is asked for, before all else."""
+        if prefetch is None:
+            return self.batches
+        return prefetch + 2 if prefetch else 0
+
+
+POLICY = FitPolicy()
+"""What plans are fitted by."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What plans may take, for one budget on one device; bytes throughout, constants included.
+
+    Attributes
+    ----------
+    budget_bytes : int
+        Of the device, all in all.
+    constant_bytes : int
+        Of it what is there in every plan.
+    device_bytes : int
+        The hard limit of the device's allocator.
+    on_cpu : bool
+        Whether the device is the host, whose allocator the input pipeline shares.
+    measured : bool
+        Whether plans are run on the device.
+    ordered : bool
+        Whether the order of computations is ours to choose. XLA has an order of its own.
+    policy : FitPolicy
+    """
+
+    budget_bytes: int
+    constant_bytes: int
+    device_bytes: int
+    on_cpu: bool
+    measured: bool
+    ordered: bool = True
+    policy: FitPolicy = POLICY
+
+    @property
+    def near_limit(self) -> bool:
+        """Whether a plan that needs more than was predicted may run out of memory."""
+        return self.measured and self.on_cpu and self.device_bytes < self.policy.tight * self.budget_bytes
+
+    @property
+    def most_bytes(self) -> int:
+        """The most that steps of a plan may be expected to take (`Peak.sure_bytes`)."""
+        most = int(self.policy.sure * self.budget_bytes)
+        return min(most, int(self.policy.most * self.device_bytes)) if self.near_limit else most
+
+    @property
+    def limited(self) -> bool:
+        """Whether it is the hard limit that allows no higher peak, not the budget."""
+        policy = self.policy
+        return self.near_limit and policy.most * self.device_bytes < policy.sure * self.budget_bytes
+
+    @property
+    def goal_bytes(self) -> int:
+        """What steps of a plan should come near. It stays away from a hard limit."""
+        goal = int(self.policy.goal * self.budget_bytes)
+        return min(goal, int(self.policy.clear * self.device_bytes)) if self.near_limit else goal
+
+    @property
+    def orders(self) -> tuple[bool, ...]:
+        """Which orders plans are measured in, strict (True) or not, and which comes first.
+
+        Out of order a step can take far more than the one before, and near a hard limit that can be a crash.
+        """
+        if not self.ordered:
+            return (False,)
+        return (True,) if self.near_limit else (False, True)
+
+    @property
+    def first_target_bytes(self) -> int:
+        """What the first schedule has to fit: the goal, less what the allocator is expected to lose."""
+        if not self.measured:
+            return self.budget_bytes
+        policy, activations = self.policy, max(0, self.budget_bytes - self.constant_bytes)
+        return self.with_room(int(policy.goal * self.budget_bytes) - int(policy.waste * activations))
+
+    def with_room(self, target: int) -> int:
+        """A target that leaves room for what was not predicted, where running out of memory can be a crash."""
+        room = self.constant_bytes + int(self.policy.room * max(0, self.device_bytes - self.constant_bytes))
+        return min(target, room) if self.near_limit else target
+
+    def order(self, peak_bytes: int, strict: bool) -> Order:
+        """The order in which a schedule with that predicted peak is emitted.
+
+        The worst order may come in any step, though the measured ones did not show it. So the allocator's pieces have
+        to fit beside it.
+        """
+        if strict:
+            return Strict()
+        if not self.measured:
+            return Within(peak_bytes)
+        pieces = self.policy.pieces * max(0, self.budget_bytes - self.constant_bytes)
+        loose = int(self.policy.loose * peak_bytes)
+        return Within(max(peak_bytes, min(loose, int(self.policy.sure * self.budget_bytes - pieces))))

@@ -1,0 +1,206 @@
+"""Fits a plan to the device: carries out what `decide` says.
+
+When the device's allocator can be watched, each plan is run on it. Where its steps may take more than the budget
+(chunks that the allocator cannot split, workspaces of kernels, other tenants of the device) the plan is made again.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from dataclasses import replace
+from typing import Any
+
+import tensorflow as tf
+
+from ..device.examples import examples
+from ..device.measure import captured_variables, fed_as_by_fit, measure_peak, moved_by_steps
+from ..emit.emit import emit
+from ..emit.ordering import Order, Within
+from ..emit.xla import emit_compiled
+from ..errors import InfeasibleBudgetError, JitCompileError, PlanError
+from ..files.schedules import schedule_from_dict
+from ..plan import Plan
+from ..report import Attempt, Peak
+from ..schedule import Schedule
+from ..units import format_bytes
+from .decide import Candidate, Measure, Outcome, Refuse, Solve, SolveLeast, begin, decide
+from .job import Job, Ledger
+from .options import PlanOptions
+from .policy import POLICY
+from .solving import solve_least, solve_once
+
+__all__ = ["NotMeasurable", "fit", "fit_given"]
+
+log = logging.getLogger("checkmate_tf")
+
+
+class NotMeasurable(Exception):
+    """A step that cannot be run on made-up data, or must not be: the message says why."""
+
+
+def fit(
+    job: Job, ledger: Ledger, target: int | None = None, strict: bool = False, strict_cost: float | None = None
+) -> Candidate:
+    """The cheapest schedule found whose steps stay within the budget as measured; without measurement, the first.
+
+    Parameters
+    ----------
+    job : Job
+    ledger : Ledger
+        What is measured, and the seconds that it takes, are written down there.
+    target : int, optional
+        Bytes that the first schedule to be measured has to fit, constants included. By default it leaves what the
+        allocator may be expected to lose.
+    strict : bool
+        Begin with computations in one strict order.
+    strict_cost : float, optional
+        Times the seconds of a step: what strict order was measured to take before.
+
+    Returns
+    -------
+    Candidate
+
+    Raises
+    ------
+    InfeasibleBudgetError
+        If no schedule fits, or none was measured within the budget; names the least that was.
+    JitCompileError
+        If XLA is to compile the step and cannot.
+    NotMeasurable
+        If the step cannot be run on made-up data.
+    """
+    state = begin(job.limits, job.options.tries, target, strict, strict_cost)
+    while True:
+        action = decide(state)
+        if isinstance(action, Solve):
+            state = state.solved(action, _solved(job, ledger, action.target_bytes))
+        elif isinstance(action, SolveLeast):
+            options = replace(job.options, seed=job.options.seed + action.seed)
+            schedule = solve_least(job.subject.graph, action.error, options, ledger)
+            state = state.solved_least(action, schedule)
+        elif isinstance(action, Measure):
+            attempt = _attempt(job, ledger, action, len(state.attempts))
+            state = state.measured(action, attempt)
+        else:
+            if state.attempts:
+                job.options.tell("measure", 1, 1, "")
+            if isinstance(action, Refuse):
+                raise action.error
+            return action.candidate
+
+
+def _solved(job: Job, ledger: Ledger, target: int) -> Outcome:
+    """A schedule for a target, or why there is none."""
+    try:
+        return solve_once(job.subject.graph, target, _options(job, ledger), ledger)
+    except InfeasibleBudgetError as error:
+        return _bare(error)
+
+
+def _options(job: Job, ledger: Ledger) -> PlanOptions:
+    """Options that leave some of the time for the targets that follow, if there may be any."""
+    if not job.measure:
+        return job.options
+    used, limit = ledger.solving_seconds, job.options.time_limit
+    return replace(job.options, time_limit=used + POLICY.solve_share * max(0.0, limit - used))
+
+
+def _bare(error: InfeasibleBudgetError) -> InfeasibleBudgetError:
+    """The same error without its traceback, whose frames reach up to the caller's and keep the data of `fit`."""
+    return InfeasibleBudgetError(str(error), error.budget_bytes, error.minimum_bytes, error.proven, error.sequence)
+
+
+def fit_given(job: Job, ledger: Ledger, saved: dict[str, Any]) -> Candidate | None:
+    """A saved schedule in an order in which its steps stay within the budget; None if they may exceed it in all.
+
+    Raises
+    ------
+    PlanError
+        If it is not one of the job's graph, or does not fit the budget by prediction.
+    NotMeasurable
+        As `fit`.
+    """
+    schedule = _given(saved, job)
+    if not job.measure:
+        return Candidate(schedule, Within(schedule.peak_bytes), None)
+    limits = job.limits
+    for strict in limits.orders:
+        order = limits.order(schedule.peak_bytes, strict)
+        action = Measure(schedule, order, schedule.budget_bytes or schedule.peak_bytes, needless=False)
+        peak = _attempt(job, ledger, action, int(strict)).peak
+        if peak is not None and peak.sure_bytes <= limits.most_bytes:
+            return Candidate(schedule, order, peak)
+    log.warning("steps of the schedule in %s may exceed the budget, as measured here: planning anew", schedule.origin)
+    return None
+
+
+def _given(saved: dict[str, Any], job: Job) -> Schedule:
+    """The schedule that the user gave, if it is one of the graph and fits the budget."""
+    source = str(job.options.schedule)
+    schedule = schedule_from_dict(saved, job.subject.graph, source)
+    if schedule.peak_bytes > job.budget_bytes:
+        raise PlanError(
+            f"the schedule in {source} needs {format_bytes(schedule.peak_bytes)} by prediction, over the budget of "
+            f"{format_bytes(job.budget_bytes)}; raise the budget, or save a schedule that was made for it"
+        )
+    return schedule
+
+
+def _attempt(job: Job, ledger: Ledger, action: Measure, number: int) -> Attempt:
+    """Run a schedule on the device, and write down what came of it."""
+    schedule, options = action.schedule, job.options
+    with ledger.timed("emit and measure"):
+        text = f"predicted {format_bytes(schedule.peak_bytes)}"
+        options.tell("measure", min(number, options.tries), options.tries, text)
+        peak = measure(job, schedule.plan, action.order, job.limits.most_bytes if action.needless else None)
+    overhead = job.subject.overhead(schedule)
+    attempt = Attempt(
+        action.target_bytes, schedule.peak_bytes, peak, overhead, strict=action.strict, codes=job.subject.codes
+    )
+    ledger.attempts.append(attempt)
+    return attempt
+
+
+def measure(job: Job, plan: Plan, order: Order, most_bytes: int | None) -> Peak | None:
+    """The allocator's peak over steps of a plan; None if it ran out of memory.
+
+    Parameters
+    ----------
+    most_bytes : int, optional
+        More than this will not do, by however much: no more steps once some took more.
+
+    Raises
+    ------
+    JitCompileError
+        If XLA is to compile the step and cannot.
+    NotMeasurable
+        If the step cannot be run on made-up data, or must not be.
+    """
+    program, device, xla = job.subject.program, job.device, job.options.jit_compile
+
+    def planned(*inputs: tf.Tensor) -> Any:
+        return emit_compiled(program, plan, inputs) if xla else emit(program, plan, order, inputs)
+
+    moved = moved_by_steps(program.step)
+    if moved:
+        raise NotMeasurable(f"steps read from or write to more than variables ({moved}), which cannot be undone")
+    batch = []
+    inputs = [program.static.tensors[id(t)] for t in program.step.inputs]
+    for k, make in enumerate(examples(inputs, job.options.sample)):
+        with tf.device(job.places[k * len(job.places) // len(inputs)] if job.places else None):
+            batch.append(make())
+    step = fed_as_by_fit(planned, batch, device, job.options.prefetch)
+    try:
+        peak, reason = measure_peak(device, step, captured_variables(program.step.captures), most_bytes)
+    except tf.errors.OpError as error:
+        why = str(error.message).strip().splitlines()[0][:300]
+        if xla and isinstance(error, (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)):
+            what = f"XLA cannot compile the step of {program.graph.name!r}"
+            raise JitCompileError(f"{what} ({why}): compile the model with jit_compile=False") from error
+        raise NotMeasurable(f"the step fails on made-up data, and compile was given none (data=): {why}") from error
+    del step
+    gc.collect()  # functions lie in cycles, and hold batches
+    if peak is None:
+        log.warning("a plan ran out of memory while it was measured: %s", reason)
+    return peak

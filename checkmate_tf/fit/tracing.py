@@ -1,0 +1,93 @@
+"""From a training step to what can be planned: traced, with true sizes, and with costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from ..costs import cost_unit, op_costs
+from ..costs.workspace import op_workspaces
+from ..device.distribution import Distribution
+from ..device.measure import Device
+from ..graph import Graph
+from ..trace.program import Program, build_program
+from ..trace.replicas import Replicas, split_replicas
+from ..trace.sizes.static import StaticStep, with_static_batch
+from ..trace.step import TracedStep, trace_step
+from .job import Ledger
+from .options import PlanOptions
+
+__all__ = ["Tracing"]
+
+
+@dataclass(frozen=True)
+class Tracing:
+    """From a step to its program, and its graph with costs.
+
+    Attributes
+    ----------
+    batch_size : int
+        What an open batch dimension stands for when sizes are counted.
+    options : PlanOptions
+    name : str
+        Of the model, for messages.
+    device : Device
+    ledger : Ledger
+    """
+
+    batch_size: int
+    options: PlanOptions
+    name: str
+    device: Device
+    ledger: Ledger
+
+    def trace(
+        self, step: Callable[[Any], Any], spec: Any, distribution: Distribution | None
+    ) -> tuple[TracedStep, Replicas | None]:
+        """The traced step: under a distribution that of the first replica, and how the others correspond."""
+        with self.ledger.timed("trace"):
+            self.options.tell("trace", 0, 1, self.name)
+            if distribution is None:
+                return trace_step(step, spec, sums_of_two=not self.options.jit_compile), None
+            every = len(distribution.devices)
+            traced = trace_step(distribution.side_by_side(step), (spec,) * every, devices=every)
+            replicas = split_replicas(traced, distribution.devices)
+            return replicas.first, replicas
+
+    def program(self, traced: TracedStep, replicas: Replicas | None = None) -> tuple[Program, Graph]:
+        """The nodes to plan, and their graph with costs; with `replicas`, nodes that run on all of them."""
+        with self.ledger.timed("trace"):
+            batch = self.batch_size
+            shapes = [tf.TensorShape([batch if d is None else d for d in t.shape]) for t in traced.inputs]
+            static = with_static_batch(traced, shapes)
+        with self.ledger.timed("costs"):
+            costs, scratch = _costs(traced, static, self.device, self.options)
+        with self.ledger.timed("trace"):
+            program = build_program(traced, static, self.name, scratch=scratch)
+            unit = cost_unit(self.options.costs)
+            graph = program.graph.with_costs(program.node_costs(traced.operations, costs), unit)
+            if replicas is not None:
+                program = replicas.all_in(program)
+            self.options.tell("trace", 1, 1, f"{len(graph)} nodes of {len(traced.operations)} operations")
+        return program, graph
+
+
+def _costs(
+    step: TracedStep, static: StaticStep, device: Device, options: PlanOptions
+) -> tuple[NDArray[np.float64], dict[tf.Operation, int]]:
+    """Of each operation its cost, and the bytes that its kernel takes for itself where that can be measured."""
+    copies = [static.operations[op] for op in step.operations]
+    tell = None
+    if options.progress is not None:
+        tell = lambda done, total, text: options.tell("costs", done, total, text)  # noqa: E731 - a short callback
+    extra: dict[str, Any] = {"progress": tell} if options.costs == "profile" else {}
+    costs = op_costs(copies, options.costs, **extra)
+    if not (device.measurable and (options.verify or options.costs == "profile")):
+        return costs, {}
+    found = op_workspaces(copies, device=f"/{device.name}", progress=tell)
+    return costs, {op: int(b) for op, b in zip(step.operations, found, strict=True) if b}

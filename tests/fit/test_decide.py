@@ -1,0 +1,236 @@
+"""What is decided, on a simulated device with a simulated solver: hundreds of situations, no TensorFlow."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from checkmate_tf.emit.ordering import Strict, Within
+from checkmate_tf.errors import InfeasibleBudgetError
+from checkmate_tf.fit.decide import Done, Measure, Refuse, Solve, SolveLeast, begin, decide, expected_cost
+from checkmate_tf.fit.policy import POLICY, FitPolicy, Limits
+from checkmate_tf.report import Attempt, Peak
+
+CONSTANT, PLAIN, LEAST = 100_000, 1_000_000, 300_000  # bytes
+BASE = 1000.0  # cost of the plain step
+TRIES = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Offer:
+    """All that is decided by of a schedule."""
+
+    peak_bytes: int
+    cost: float
+    number: int = 0
+
+    @property
+    def overhead(self):
+        return self.cost / BASE - 1
+
+    @property
+    def sequence(self):
+        return np.array([self.peak_bytes, self.number], dtype=np.int64)
+
+
+def solver(target, number=0):
+    """The cheapest schedule within a target: less memory costs more. Peaks come in steps, as those of tensors do."""
+    if target < LEAST:
+        least = offer(LEAST)
+        return InfeasibleBudgetError("too small", target, LEAST, proven=True, sequence=least.sequence.tolist())
+    return offer(min(PLAIN, LEAST + (target - LEAST) // 20_000 * 20_000), number)
+
+
+def offer(peak, number=0):
+    return Offer(peak, BASE * (1 + 0.4 * ((PLAIN - peak) / (PLAIN - LEAST)) ** 2), number)
+
+
+@dataclass(frozen=True)
+class Allocator:
+    """Loses a share of the memory for activations to pieces, in each order another, and has a hard limit.
+
+    `spread` is what steps differ by, out of order, as a share of their peak.
+    """
+
+    loose: float
+    strict: float
+    spread: float = 0.0
+    slow: float = 1.05  # a step in strict order, over one out of order
+    limit_bytes: int = 10**9
+
+    def run(self, action):
+        lost = self.strict if action.strict else self.loose
+        most = int(CONSTANT + (action.schedule.peak_bytes - CONSTANT) * (1 + lost))
+        sure = most if action.strict else int(most * (1 + self.spread))
+        if sure > self.limit_bytes:
+            return None
+        return Peak(most, sure, self.slow if action.strict else 1.0)
+
+
+def carried_out(state, allocator):
+    """All actions, the last one Done or Refuse, and the attempts."""
+    actions = []
+    while True:
+        action = decide(state)
+        actions.append(action)
+        assert len(actions) < 60, "it goes on forever"
+        if isinstance(action, Solve):
+            assert action.target_bytes not in state.outcomes, "solved for twice"
+            state = state.solved(action, solver(action.target_bytes))
+        elif isinstance(action, SolveLeast):
+            state = state.solved_least(action, offer(action.error.minimum_bytes, action.seed))
+        elif isinstance(action, Measure):
+            schedule = action.schedule
+            tried = [(a.schedule.sequence.tolist(), a.strict) for a in actions[:-1] if isinstance(a, Measure)]
+            assert (schedule.sequence.tolist(), action.strict) not in tried, "measured twice"
+            peak = allocator.run(action)
+            attempt = Attempt(action.target_bytes, schedule.peak_bytes, peak, schedule.overhead, action.strict)
+            state = state.measured(action, attempt)
+        else:
+            return actions, state
+
+
+def measured(actions):
+    return [a for a in actions if isinstance(a, Measure)]
+
+
+def limits_for(budget, limit_bytes=10**9, **changes):
+    return replace(Limits(budget, CONSTANT, limit_bytes, on_cpu=True, measured=True), **changes)
+
+
+SITUATIONS = list(
+    product(
+        (0.25, 0.4, 0.6, 0.8, 1.1),  # the budget, between constants and the plain peak
+        (0.0, 0.15, 0.6),  # lost out of order
+        (0.0, 0.1, 0.3),  # lost in strict order
+        (0.0, 0.1),  # spread
+        (1.01, 1.3),  # slowness of strict order
+        (None, 1.1),  # hard limit over the budget
+    )
+)
+
+
+@pytest.mark.parametrize(("share", "loose", "strict", "spread", "slow", "hard"), SITUATIONS)
+def test_what_is_done_keeps_the_budget_and_what_is_refused_has_a_reason(share, loose, strict, spread, slow, hard):
+    budget = int(CONSTANT + share * (PLAIN - CONSTANT))
+    limit = int(hard * budget) if hard else 10**9
+    limits = limits_for(budget, limit)
+    allocator = Allocator(loose, strict, spread, slow, limit)
+    actions, state = carried_out(begin(limits, TRIES), allocator)
+    tried, end = measured(actions), actions[-1]
+    peaks = [attempt.peak for attempt in state.attempts]
+    fitting = [
+        (expected_cost(a.schedule.cost, a.strict, state.strict_cost, POLICY), a)
+        for a, peak in zip(tried, peaks, strict=True)
+        if peak is not None and peak.sure_bytes <= limits.most_bytes
+    ]
+    assert len(tried) <= TRIES
+    assert all(a.schedule.peak_bytes <= a.target_bytes <= budget for a in tried if a.schedule.number == 0)
+    if hard:  # near a hard limit nothing runs out of order, and no first plan comes near it
+        assert all(a.strict for a in tried)
+        assert all(a.target_bytes <= max(POLICY.clear * limit, LEAST) for a in tried)
+    if isinstance(end, Done):
+        found = end.candidate
+        assert found.measured.sure_bytes <= limits.most_bytes <= POLICY.sure * budget
+        cost = expected_cost(found.schedule.cost, found.strict, state.strict_cost, POLICY)
+        assert cost == min(cost for cost, _ in fitting)
+        assert found.strict_cost == state.strict_cost
+    else:
+        assert isinstance(end, Refuse) and not fitting
+        assert end.error.minimum_bytes > budget or not tried
+        least = Measure(offer(LEAST), Strict(), LEAST, needless=False)
+        near = allocator.run(least)  # whoever refuses has tried the least, or nothing near it fits
+        assert near is None or near.sure_bytes > 0.93 * limits.most_bytes or len(tried) == TRIES or budget < LEAST
+
+
+def test_without_loss_one_plan_is_measured_where_nothing_is_left_to_gain():
+    actions, _ = carried_out(begin(limits_for(2 * PLAIN), TRIES), Allocator(0.0, 0.0))
+    assert len(measured(actions)) == 1 and actions[-1].candidate.schedule.overhead == 0
+
+
+def test_unmeasured_the_first_schedule_will_do():
+    limits = limits_for(600_000, measured=False)
+    actions, state = carried_out(begin(limits, TRIES), Allocator(1.0, 1.0))
+    assert [type(a) for a in actions] == [Solve, Done] and not state.attempts
+    found = actions[-1].candidate
+    assert found.measured is None and found.order == Within(found.schedule.peak_bytes)
+
+
+def test_below_the_least_it_is_refused_unmeasured():
+    actions, _ = carried_out(begin(limits_for(LEAST - 1), TRIES), Allocator(0.0, 0.0))
+    assert not measured(actions) and actions[-1].error.minimum_bytes == LEAST
+
+
+def test_a_first_target_below_the_least_is_raised_to_it():
+    budget = LEAST + 30_000
+    state = begin(limits_for(budget), TRIES)
+    assert state.first_target < LEAST
+    actions, _ = carried_out(state, Allocator(0.0, 0.0))
+    assert measured(actions)[0].target_bytes == LEAST
+
+
+def test_a_target_that_is_given_is_the_first():
+    state = begin(limits_for(700_000), TRIES, 450_000, strict=True)
+    actions, _ = carried_out(state, Allocator(0.0, 0.0))
+    first = measured(actions)[0]
+    assert first.target_bytes == 450_000 and first.strict
+    near = begin(limits_for(700_000, 700_000), TRIES, 690_000)
+    assert near.first_target == CONSTANT + 300_000  # half of what a hard limit leaves
+
+
+def test_running_out_of_memory_lowers_the_target():
+    limits = limits_for(700_000)
+    state = begin(limits, TRIES)
+    state = state.solved(Solve(state.first_target), solver(state.first_target))
+    action = decide(state)
+    none = Attempt(action.target_bytes, action.schedule.peak_bytes, None, action.schedule.overhead)
+    after = state.measured(action, none)
+    assert after.targets == {False: action.schedule.peak_bytes - 70_000} and after.best is None
+
+
+def test_strict_order_is_measured_for_a_plan_that_is_unsteady():
+    actions, state = carried_out(begin(limits_for(900_000), TRIES), Allocator(0.0, 0.0, spread=0.1))
+    first, second = measured(actions)[:2]
+    assert not first.strict and second.strict
+    assert first.schedule is second.schedule and first.target_bytes == second.target_bytes
+    assert state.strict_cost == 1.05
+
+
+def test_strict_order_is_not_ours_to_choose_under_xla():
+    actions, _ = carried_out(begin(limits_for(700_000, ordered=False), TRIES), Allocator(0.3, 0.0, spread=0.1))
+    assert not any(a.strict for a in measured(actions))
+
+
+def test_other_schedules_of_least_peak_are_tried_near_the_budget():
+    """The least that is known takes a little more than the budget, in either order."""
+    budget = int(LEAST * 1.02)
+    actions, _ = carried_out(begin(limits_for(budget), TRIES), Allocator(0.08, 0.06))
+    seeds = [a.seed for a in actions if isinstance(a, SolveLeast)]
+    assert len(measured(actions)) == TRIES and len(set(seeds)) == len(seeds) > 1
+    assert isinstance(actions[-1], Refuse) and "was kept by none of 5 plans" in str(actions[-1].error)
+
+
+def test_a_refusal_below_a_hard_limit_names_the_limit():
+    limits = limits_for(LEAST + 5000, LEAST + 5000)
+    actions, _ = carried_out(begin(limits, TRIES), Allocator(0.0, 0.0, limit_bytes=LEAST + 5000))
+    assert limits.limited and "too near its limit" in str(actions[-1].error)
+
+
+def test_a_policy_of_ones_own_decides():
+    """Every share is the policy's: one that aims lower measures lower."""
+    shares = {"goal": 0.5, "waste": 0.0}
+    limits = limits_for(800_000, policy=FitPolicy(**shares))
+    assert begin(limits, TRIES).first_target == 400_000
+    assert FitPolicy().beyond_limit(93, 100, on_cpu=True) and not FitPolicy().beyond_limit(93, 100, on_cpu=False)
+    assert [FitPolicy().reserved_batches(n) for n in (None, 0, 3)] == [8, 0, 5]
+
+
+def test_the_core_needs_no_tensorflow():
+    code = "import sys, checkmate_tf.fit.decide; print(sorted({'tensorflow', 'keras', 'ortools'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

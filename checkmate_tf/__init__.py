@@ -11,7 +11,7 @@ Importing the package imports neither TensorFlow nor a solver: names below load 
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.1.0"
+from .version import __version__
 
 _LAZY = {
     "compile": "keras.api",

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from .. import __version__
+from ..version import __version__
 from ..units import format_bytes
 from .console import prepare_tensorflow, print_json, stderr, stdout
 

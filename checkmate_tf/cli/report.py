@@ -86,7 +86,7 @@ def _read(files: Sequence[str]) -> list[tuple[Graph, list[Answer]]]:
 
 
 def _page(graphs: Sequence[tuple[Graph, list[Answer]]], reports: Sequence[Report]) -> str:
-    from .. import __version__
+    from ..version import __version__
     from ..report.html import page
     from ..report.page import graph_section, report_section
 

@@ -1,1 +1,10 @@
-"""The device that trains: its allocator measured, its memory set up, and trials in processes of their own."""
+"""The device that trains: what its allocator says, and how its memory is laid out before a step.
+
+measure        which device, its limit, and the real peak over steps that are undone
+examples       data to run a step on
+region         one piece of memory for the CPU's allocator
+reserves       free chunks for prefetched batches, apart from all other memory
+distribution   several devices that run one plan
+process        children that train under a hard limit, watched
+in_child       what such a child tells its parent
+"""

@@ -29,6 +29,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from .. import version
 from ..costs.cache import cache_folder
 from ..errors import CheckmateError, PlanError, show_value
 from ..files.jsonfile import read_json, to_json, write_text
@@ -62,10 +63,8 @@ def schedule_folder() -> Path | None:
 
 def cache_key(graph: Graph, budget_bytes: int, strategy: str, options: SolveOptions) -> str:
     """SHA-256, in hexadecimal, of what a schedule depends on."""
-    from .. import __version__
-
     return _sha256({
-        "version": __version__,
+        "version": version.__version__,
         "graph": fingerprint(graph),
         "budget_bytes": int(budget_bytes),
         "strategy": strategy,

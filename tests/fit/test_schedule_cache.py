@@ -25,7 +25,7 @@ from schedules import (
     recomputing,
 )
 
-import checkmate_tf
+from checkmate_tf import version
 from checkmate_tf.fit import cache
 from checkmate_tf.fit.cache import cache_key, lookup, store
 from checkmate_tf.schedule import keep_all
@@ -63,7 +63,7 @@ def test_every_part_of_the_question_counts(monkeypatch):
     assert ask(strategy="milp") is None
     for field, value in {"seed": 1, "solver": "highs", "memory_limit": 10**9, "settle": True}.items():
         assert ask(options=replace(OPTIONS, **{field: value})) is None, field
-    monkeypatch.setattr(checkmate_tf, "__version__", "0.0.1")
+    monkeypatch.setattr(version, "__version__", "0.0.1")
     assert ask() is None
 
 
@@ -176,7 +176,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from test_writer import chain
-from checkmate_tf import cache
+from checkmate_tf.fit import cache
 from checkmate_tf.schedule import Schedule, keep_all
 from checkmate_tf.strategies import SolveOptions
 assert "tensorflow" not in sys.modules

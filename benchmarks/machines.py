@@ -1,7 +1,7 @@
 """Does it work on other machines than the one that wrote it? The suite, and three networks, in a matrix of settings.
 
 A cell is one setting of processor, cores, neighbours and versions. In each the whole test suite is run, and three
-networks of the README train at 60% of their activation peak (`budget_holds.py`), which have to stay within the budget
+networks of `budget_holds.py` train at 60% of their activation peak, which have to stay within the budget
 and equal the plain model bit by bit. What came of it is kept in `results/machines/`, a file a cell, with the commit;
 the table is written into `docs/machines.md`. A cell that passed at this commit is not run again.
 

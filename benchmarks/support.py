@@ -1,4 +1,4 @@
-"""The README's support table: each feature that a test is marked with, and what became of its tests.
+"""The table of what works in `docs/support.md`: each feature that a test is marked with, and what became of its tests.
 
 A test says what it shows by a marker; words after the name restrict it to some cases of a parametrized test:
 
@@ -28,7 +28,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 HERE = Path(__file__).parent
-TESTS, README = HERE.parent / "tests", HERE.parent / "README.md"
+TESTS, PAGE = HERE.parent / "tests", HERE.parent / "docs" / "support.md"
 OUTCOMES = HERE / "results" / "support" / "outcomes.json"
 GROUPS = ("Models", "Training", "XLA", "Many devices and machines", "Schedules that last", "Faults")
 BEGIN, END = "<!-- support table: made by benchmarks/support.py -->\n", "<!-- end of the support table -->\n"
@@ -73,7 +73,7 @@ def main() -> None:
             write_outcomes(outcomes)
     write_outcomes({name: outcomes[name] for name in files_with_features() if name in outcomes})
     lines = table(marked_features(), read_outcomes())
-    README.write_text(with_table(README.read_text(encoding="utf-8"), lines), encoding="utf-8")
+    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), lines), encoding="utf-8")
     bad = [line for line in lines if "**fails**" in line or "not run" in line]
     print("\n".join(bad) or f"{len(lines)} lines, no failure")
     sys.exit(bool(bad))

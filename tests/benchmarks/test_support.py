@@ -1,4 +1,4 @@
-"""The README's support table has just the features that tests are marked with, and says what became of their tests."""
+"""The table of what works has just the features that tests are marked with, and says what became of their tests."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import support
 from support import Feature
 
-README = support.README.read_text(encoding="utf-8")
+PAGE = support.PAGE.read_text(encoding="utf-8")
 
 
-def test_the_readme_lists_the_marked_features():
-    names = [line.split(" | ")[0].removeprefix("| ") for line in support.table_in(README)[2:]]
+def test_the_page_lists_the_marked_features():
+    names = [line.split(" | ")[0].removeprefix("| ") for line in support.table_in(PAGE)[2:]]
     wanted, group = [], ""
     for feature in support.marked_features():
         if feature.group != group:
@@ -28,9 +28,9 @@ def test_the_readme_lists_the_marked_features():
     assert names == wanted
 
 
-def test_the_readme_says_what_the_tests_said():
+def test_the_page_says_what_the_tests_said():
     made = support.table(support.marked_features(), support.read_outcomes())
-    assert support.table_in(README) == made
+    assert support.table_in(PAGE) == made
 
 
 def test_no_feature_fails_or_was_not_run():

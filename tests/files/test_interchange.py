@@ -256,8 +256,8 @@ def test_what_is_allowed():
     assert graph.constant_bytes == 5
 
 
-def test_the_readme_has_a_graph():
-    text = Path(__file__).parents[2].joinpath("README.md").read_text(encoding="utf-8")
+def test_the_guide_has_a_graph():
+    text = Path(__file__).parents[2].joinpath("docs", "command_line.md").read_text(encoding="utf-8")
     graph = graph_from_dict(json.loads(text.split("```json")[1].split("```")[0]))
     assert graph.names == ("conv", "loss", "grad_conv")
 

@@ -1,4 +1,6 @@
-"""The guide in docs/: its Python runs, prints what it says it prints, and leaves out no error and no public name.
+"""The README and the guide in docs/: their Python runs and prints what they say it prints; links lead somewhere.
+
+The guide leaves out no error and no public name, and the README stays short enough to be read.
 
 The blocks of a page are one program, run in order. A block of `output` right after one of Python is what that prints;
 `...` stands for anything. A comment above a block, `<!-- not run: the reason -->`, keeps it from being run.
@@ -9,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import doctest
 import io
+import itertools
 import re
 import subprocess
 import sys
@@ -22,10 +25,18 @@ import pytest
 import checkmate_tf
 from checkmate_tf import errors
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 PAGES = sorted(path.stem for path in DOCS.glob("*.md"))
+WITH_CODE = ["README", *PAGES]
+LINKING = sorted(
+    path.relative_to(ROOT).as_posix() for folder in ("", "docs", "benchmarks") for path in (ROOT / folder).glob("*.md")
+)
+MOST_LINES = 200  # of the README: five minutes
 FENCE = re.compile(r"(?P<above>[^\n]*\n)?^```(?P<language>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 NOT_RUN = re.compile(r"<!-- not run: (?P<reason>.+) -->")
+LINK = re.compile(r"\[(?:[^\[\]]|\[[^\]]*\])*\]\((?P<target>[^()\s]+)\)")
+HEADING = re.compile(r"^#{1,6} (?P<title>.+)$", re.MULTILINE)
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -74,11 +85,15 @@ def run(text: str, source: str) -> None:
                 pytest.fail(f"{source}, line {block.line}: {difference}", pytrace=False)
 
 
+def place(name: str) -> Path:
+    return ROOT / "README.md" if name == "README" else DOCS / f"{name}.md"
+
+
 def page(name: str) -> str:
-    return (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    return place(name).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", [name for name in PAGES if any(block.runs for block in blocks_of(page(name)))])
+@pytest.mark.parametrize("name", [name for name in WITH_CODE if any(block.runs for block in blocks_of(page(name)))])
 def test_the_code_of_a_page_runs(name, tmp_path):
     """In a process of its own, as a reader's: models of other tests would share the device with it."""
     child = [sys.executable, __file__, name]
@@ -115,7 +130,7 @@ def test_what_fails_says_where():
     assert (last.filename, last.lineno) == ("page", 12)
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", WITH_CODE)
 def test_fences_are_closed_and_known(name):
     text = page(name)
     blocks = list(blocks_of(text))
@@ -128,6 +143,58 @@ def test_fences_are_closed_and_known(name):
 def test_every_page_is_in_the_table_of_contents():
     listed = [line for block in blocks_of(page("index")) for line in block.text.splitlines() if line in PAGES]
     assert sorted([*listed, "index"]) == PAGES
+
+
+def test_the_readme_can_be_read_in_five_minutes():
+    assert len(page("README").splitlines()) <= MOST_LINES
+
+
+def without_blocks(text: str) -> str:
+    return FENCE.sub(lambda match: match["above"] or "", text)
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"`[^`\n]*`", "code", without_blocks(text))
+
+
+def links_of(text: str) -> list[str]:
+    """Targets of a page's links and pictures that lead to files of the project."""
+    targets = [match["target"] for match in LINK.finditer(without_code(text))]
+    return [target for target in targets if not re.match(r"[a-z]+:", target)]
+
+
+def anchors_of(text: str) -> set[str]:
+    """What headings are called in links, as GitHub and MyST have it."""
+    found: set[str] = set()
+    for match in HEADING.finditer(without_blocks(text)):
+        title = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", match["title"].strip())
+        slug = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+        again = next(number for number in itertools.count() if (f"{slug}-{number}" if number else slug) not in found)
+        found.add(f"{slug}-{again}" if again else slug)
+    return found
+
+
+def dead_links(path: Path) -> list[str]:
+    dead = []
+    for link in links_of(path.read_text(encoding="utf-8")):
+        file, _, anchor = link.partition("#")
+        target = path.parent / file if file else path
+        if not target.exists() or (anchor and anchor not in anchors_of(target.read_text(encoding="utf-8"))):
+            dead.append(link)
+    return dead
+
+
+@pytest.mark.parametrize("name", LINKING)
+def test_links_lead_to_files_and_headings(name):
+    assert dead_links(ROOT / name) == []
+
+
+def test_dead_links_are_found(tmp_path):
+    (tmp_path / "other.md").write_text("# One\n\n## `two.py`: a, b_c & d\n\n## One\n")
+    good = "[a](other.md) [b](other.md#one) [c](other.md#two-py-a) [`d`](other.md#twopy-a-b_c--d) ![e](other.md#one-1)"
+    text = f"# Here\n{good} [f](no.md) [g](#here) [h](#there)\n[i](https://x.y) `[j](k.md)`\n```json\n[k](l.md)\n```\n"
+    (tmp_path / "page.md").write_text(text)
+    assert dead_links(tmp_path / "page.md") == ["other.md#two-py-a", "no.md", "#there"]
 
 
 def raised() -> list[str]:
@@ -150,4 +217,4 @@ def test_every_public_name_is_in_the_reference():
 
 
 if __name__ == "__main__":
-    run(page(sys.argv[1]), str(DOCS / f"{sys.argv[1]}.md"))
+    run(page(sys.argv[1]), str(place(sys.argv[1])))

@@ -11,7 +11,7 @@ Importing the package imports neither TensorFlow nor a solver: names below load 
 from importlib import import_module
 from typing import Any
 
-from .version import __version__
+from .version import __version__ as __version__
 
 _LAZY = {
     "compile": "keras.api",

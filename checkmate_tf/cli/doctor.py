@@ -10,8 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ..version import __version__
 from ..units import format_bytes
+from ..version import __version__
 from .console import prepare_tensorflow, print_json, stderr, stdout
 
 __all__ = ["findings", "run_doctor"]

@@ -86,9 +86,9 @@ def _read(files: Sequence[str]) -> list[tuple[Graph, list[Answer]]]:
 
 
 def _page(graphs: Sequence[tuple[Graph, list[Answer]]], reports: Sequence[Report]) -> str:
-    from ..version import __version__
     from ..report.html import page
     from ..report.page import graph_section, report_section
+    from ..version import __version__
 
     with stderr().status("drawing", spinner="dots"):
         sections = [report_section(report) for report in reports]

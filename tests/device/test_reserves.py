@@ -136,7 +136,7 @@ def test_where_there_is_no_memory_there_are_none(monkeypatch):
 
 TRAINED = """
 import keras, checkmate_tf
-from checkmate_tf.emit import reserves
+from checkmate_tf.device import reserves
 keras.utils.set_random_seed(0)
 layers = [keras.layers.Conv2D(16, 3, padding="same", activation="relu") for _ in range(6)]
 model = keras.Sequential([keras.Input((32, 32, 3)), *layers, keras.layers.Flatten(), keras.layers.Dense(10)])
@@ -152,7 +152,7 @@ print(found)
 """
 
 
-def test_compile_keeps_berths_for_the_batches_of_a_model():
+def test_compile_keeps_reserves_for_the_batches_of_a_model():
     """As many as are ready at a time, in a budget that has room for eight; its targets are too small to matter."""
     child = subprocess.run([sys.executable, "-c", TRAINED], capture_output=True, text=True, check=True)
     batch = 64 * 32 * 32 * 3 * 4

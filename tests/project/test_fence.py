@@ -1,0 +1,98 @@
+"""The fence: which room may import which. Late imports, and those for types, are arrows too."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import networkx
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+
+import architecture
+
+MOST_FILES = 12  # at the top of a room
+VALUES = "errors units graph statements evaluator files draw plan schedule operators report"
+
+MAY_IMPORT = {
+    "errors": "",
+    "version": "",
+    "units": "errors",
+    "graph": "errors",
+    "statements": "errors graph",
+    "evaluator": "errors graph statements",
+    "files": "errors units graph statements evaluator",
+    "draw": "errors units graph statements evaluator files",
+    "plan": "errors units graph statements evaluator files",
+    "schedule": "errors units graph statements evaluator files draw plan",
+    "operators": "errors units graph plan schedule",
+    "interchange": "files",
+    "report": "errors units graph statements evaluator files draw plan schedule",
+    "solvers": "errors units",
+    "strategies": "errors units graph statements evaluator files plan schedule operators solvers",
+    "trace": "errors graph",
+    "costs": "errors files trace",
+    "layers": "errors units graph operators costs",
+    "emit": "errors graph statements evaluator plan trace",
+    "device": "errors report trace",
+    "fit": f"{VALUES} version strategies trace costs emit device",
+    "keras": f"{VALUES} strategies trace costs emit device fit",
+    "profiles": f"{VALUES} trace costs layers keras",
+    "largest_batch": f"{VALUES} strategies costs layers device keras",
+    "checkmate_tf": f"{VALUES} version strategies layers keras largest_batch",
+    "cli": "everything",
+}
+
+
+def test_rooms_import_what_lies_below_them():
+    graph = architecture.rooms()
+    assert set(graph) == set(MAY_IMPORT), "a new room: say here and in docs/architecture.py where it lies"
+    allowed = {
+        name: set(MAY_IMPORT) if names == "everything" else set(names.split()) for name, names in MAY_IMPORT.items()
+    }
+    beyond = [f"{a} -> {b}" for a, b in graph.edges if b not in allowed[a]]
+    assert not beyond
+
+
+def test_no_circles():
+    assert networkx.is_directed_acyclic_graph(architecture.rooms())
+    files = networkx.DiGraph(pair for pair in architecture.imports() if pair[0] != pair[1])
+    packages = {name for name, path in architecture.modules().items() if path.name == "__init__.py"}
+    files.remove_nodes_from(packages - {"strategies"} if "strategies" in files else packages)
+    assert [sorted(circle) for circle in networkx.simple_cycles(files)] == []
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in architecture.modules().values()}))
+def test_a_room_can_be_looked_over(folder):
+    assert len(list(folder.glob("*.py"))) <= MOST_FILES
+    assert (folder / "__init__.py").read_text(encoding="utf-8").startswith('"""'), "a room says what it is for"
+
+
+def test_the_page_shows_the_rooms_as_they_are():
+    text = architecture.PAGE.read_text(encoding="utf-8")
+    assert "\n".join(architecture.table()) in text, "run: python docs/architecture.py"
+    picture = architecture.PICTURE.read_text(encoding="utf-8")
+    assert all(f"<!-- {name} -->" in picture for name in architecture.ROOMS)
+
+
+def test_the_fence_sees_late_imports_and_those_for_types(monkeypatch, tmp_path):
+    """Or it would be cosmetic."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "__init__.py").write_text("")
+    (tmp_path / "a" / "__init__.py").write_text("")
+    (tmp_path / "b" / "__init__.py").write_text("X = Y = 1")
+    late = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..b import X\n"
+    (tmp_path / "a" / "one.py").write_text(late)
+    (tmp_path / "a" / "two.py").write_text("def f():\n    from checkmate_tf.b import Y\n    return Y\n")
+    monkeypatch.setattr(architecture, "PACKAGE", tmp_path)
+    assert sorted(architecture.imports()) == [("a.one", "b"), ("a.two", "b")]
+
+
+def test_importing_the_package_imports_neither_tensorflow_nor_a_solver():
+    heavy = "{'tensorflow', 'keras', 'gurobipy', 'ortools', 'highspy', 'scipy', 'numba', 'pandas', 'matplotlib'}"
+    code = f"import sys, checkmate_tf; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -35,7 +35,7 @@ from benchmarks.lib.paths import RESULTS, ROOT
 KEPT = RESULTS / "machines"
 PAGE = ROOT / "docs" / "machines.md"
 SCRATCH = ROOT / ".machines"  # logs, and the environment of the oldest versions
-BEGIN, END = "<!-- matrix: made by benchmarks/machines.py -->\n", "<!-- end of the matrix -->\n"
+BEGIN, END = "<!-- matrix: made by benchmarks/product/machines.py -->\n", "<!-- end of the matrix -->\n"
 NETWORKS = ("mobilenet", "unet", "lstm")
 SHARE = 0.6  # of the activation peak
 SHOWN = ("tensorflow", "keras", "numpy", "numba", "ortools", "gurobipy")

@@ -34,7 +34,7 @@ from benchmarks.lib.paths import RESULTS, ROOT
 TESTS, README = ROOT / "tests", ROOT / "README.md"
 OUTCOMES = RESULTS / "support" / "outcomes.json"
 GROUPS = ("Models", "Training", "XLA", "Many devices and machines", "Schedules that last", "Faults")
-BEGIN, END = "<!-- support table: made by benchmarks/support.py -->\n", "<!-- end of the support table -->\n"
+BEGIN, END = "<!-- support table: made by benchmarks/product/support.py -->\n", "<!-- end of the support table -->\n"
 
 # outcomes by file, then by test: {"outcome": "passed", "features": ["Models: shared layers"]}
 Outcomes = dict[str, dict[str, dict[str, object]]]

@@ -36,17 +36,18 @@ pytest-solvers:
 pytest-others:
 	$(PYTEST) $(if $(RESULTS),--junitxml=$(RESULTS)/others.xml) $(SOLVER_TESTS:%=--ignore=%)
 
-# Hours. The suite and three networks on other processors, cores and versions: benchmarks/machines.py, docs/machines.md.
+# Hours. The suite and three networks on other processors, cores and versions: benchmarks/product/machines.py, docs/machines.md.
 test-matrix: $(STAMP)
-	$(BIN)/python benchmarks/machines.py
+	$(BIN)/python benchmarks/product/machines.py
 
 bench: $(STAMP)
-	$(BIN)/python benchmarks/budget_holds.py --full
-	$(BIN)/python benchmarks/max_batch_size.py --full
-	$(BIN)/python benchmarks/emission.py --full
-	$(BIN)/python benchmarks/applications.py --full
+	$(BIN)/python benchmarks/product/budget_holds.py --full
+	$(BIN)/python benchmarks/figures/max_batch_size.py --full
+	$(BIN)/python benchmarks/product/emission.py --full
+	$(BIN)/python benchmarks/product/applications.py --full
 
-FIGURES := memory_by_model integrality_gap rounding approximation budget_sweep monet monet_details peers batch_size_real
+FIGURES := $(addprefix figures/,memory_by_model integrality_gap rounding approximation budget_sweep monet monet_details) \
+	$(addprefix product/,peers batch_size_real)
 
 figures: $(STAMP)
 	for figure in $(FIGURES); do $(BIN)/python benchmarks/$$figure.py || exit 1; done

@@ -27,7 +27,7 @@ SIXTEEN_BITS = {"float16", "bfloat16", "mixed", "mixed_float16"}  # types, and c
 
 
 def pytest_configure(config):
-    text = "feature(group, name, refused='', note='', **cases): a row of the support table; see benchmarks/support.py"
+    text = "feature(group, name, refused='', note='', **cases): a row of the table of benchmarks/product/support.py"
     config.addinivalue_line("markers", text)
     config.addinivalue_line("markers", "sixteen_bits: runs kernels of 16-bit types; parameters that say so are marked")
 

@@ -7,7 +7,7 @@ Three conventions:
 - `artifact`: multiply-adds, and the elementwise layers that Checkmate's artifact counts as well: 4 an element of a
   normalisation, 1 of an activation, 1 of each input of an addition, 1 of an upsampled output (5 if bilinear), and a
   transposed convolution without its kernel's area. Little, but decisive: where these layers are free, recomputing them
-  is too, and ResNet50 at half its peak costs 0 instead of 0.28% (`benchmarks/models.py`).
+  is too, and ResNet50 at half its peak costs 0 instead of 0.28% (`benchmarks/lib/models.py`).
 - `true`: two for each multiply-add, and the elementwise work besides: biases, activations, normalisation, pooling,
   softmax, merges, dropout. `TRANSCENDENTAL` for exp, tanh and their kind, as in `flops.py`. Moving data stays free.
 

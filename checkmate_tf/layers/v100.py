@@ -10,8 +10,8 @@ PipeDream's profiles of twelve networks (sources and commits are in that file). 
 anything, so a layer's cost is not proportional to the batch.
 
 **What this does badly.** Held-out layers are off by 15-24% (median) and 43-56% (90th percentile), whole networks by 8%
-(median of 23, `benchmarks/v100_end_to_end.py`). Kernels that were not measured and only wait for memory move their
-bytes at 85% of the bandwidth, which is an assumption. It is not a profile of any model on any device.
+(median of 23, `benchmarks/figures/v100_end_to_end.py`). Kernels that were not measured and only wait for memory move
+their bytes at 85% of the bandwidth, which is an assumption. It is not a profile of any model on any device.
 """
 
 from __future__ import annotations

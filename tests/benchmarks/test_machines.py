@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import machines
-from machines import CELLS, Cell
+from benchmarks.product import machines
+from benchmarks.product.machines import CELLS, Cell
 
 SUITE = """<testsuites><testsuite>
 <testcase classname="tests.a" name="one"/>

@@ -1,16 +1,10 @@
 """The benchmark of MONeT's details: kinds of ways are told apart, and times are read from the course of a solve."""
 
-import sys
-from pathlib import Path
-
 import keras
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import monet_details
-from monet_details import KINDS, SYSTEMS, answer, of_kinds, of_paces
-
+from benchmarks.figures import monet_details
+from benchmarks.figures.monet_details import KINDS, SYSTEMS, answer, of_kinds, of_paces
 from checkmate_tf.layers.operators import layer_operators
 
 L = keras.layers

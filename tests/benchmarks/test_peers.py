@@ -1,8 +1,5 @@
 """The benchmarks against others: segments under tf.recompute_grad are the model, and bisection finds the threshold."""
 
-import sys
-from pathlib import Path
-
 import keras
 import numpy as np
 import pytest
@@ -10,11 +7,9 @@ import tensorflow as tf
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-from batch_size_real import OUT_OF_MEMORY, ended, largest
-from cells import FAILED, ChildError, in_child, run_cells
-from rivals import chosen, cut, recompute_by_segments
+from benchmarks.lib.cells import FAILED, ChildError, in_child, run_cells
+from benchmarks.lib.rivals import chosen, cut, recompute_by_segments
+from benchmarks.product.batch_size_real import OUT_OF_MEMORY, ended, largest
 
 L = keras.layers
 

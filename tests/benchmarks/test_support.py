@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import conftest
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import support
-from support import Feature
+from benchmarks.product import support
+from benchmarks.product.support import Feature
 
 PAGE = support.PAGE.read_text(encoding="utf-8")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ import pytest
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 keras = pytest.importorskip("keras")
 
+from benchmarks.lib import models as networks  # noqa: E402
 from checkmate_tf.costs.flops import TRANSCENDENTAL as T  # noqa: E402
 from checkmate_tf.errors import BatchSizeError, CostError, DynamicShapeError, ModelError, TraceError  # noqa: E402
 from checkmate_tf.graph import BACKWARD, FORWARD, LOSS  # noqa: E402
@@ -22,11 +21,6 @@ from checkmate_tf.layers.graph import LAYER_COSTS, layer_calls, layer_graph  # n
 from checkmate_tf.schedule import keep_all  # noqa: E402
 from checkmate_tf.strategies.baselines.chen import by_segment_size  # noqa: E402
 from checkmate_tf.strategies.baselines.keepset import droppable  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import models as networks  # noqa: E402
-
-sys.path.pop(0)
 
 L, ops = keras.layers, keras.ops
 

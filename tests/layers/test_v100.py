@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,8 @@ keras = pytest.importorskip("keras")
 
 from typer.testing import CliRunner  # noqa: E402
 
+from benchmarks.lib import models as networks  # noqa: E402
+from benchmarks.lib import v100_networks  # noqa: E402
 from checkmate_tf.cli import app  # noqa: E402
 from checkmate_tf.errors import CostError  # noqa: E402
 from checkmate_tf.files.graphs import read_graph  # noqa: E402
@@ -29,11 +30,6 @@ from checkmate_tf.layers.kernels import convolution, product  # noqa: E402
 from checkmate_tf.layers.launches import conv_kind, launches  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-import models as networks  # noqa: E402
-import v100_end_to_end  # noqa: E402
-
-sys.path.pop(0)
 
 L, ops = keras.layers, keras.ops
 PEAK, BANDWIDTH = 15.7e6, 900e3  # FLOPs and bytes in a microsecond
@@ -366,7 +362,7 @@ def test_step_times_of_whole_networks(network, batch):
     with (ROOT / "data/v100_published.csv").open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if (row["network"], row["batch"]) == (network, str(batch))]
     published = np.median([float(row["milliseconds"]) for row in rows if row["pass"] == "step"])
-    graph = layer_graph(v100_end_to_end.NETWORKS[network](), batch, "v100")
+    graph = layer_graph(v100_networks.NETWORKS[network](), batch, "v100")
     assert graph.base_cost / 1e3 == pytest.approx(published, rel=0.15)
     assert graph.costs[graph.kinds == FORWARD].sum() < graph.costs[graph.kinds == BACKWARD].sum()
 

@@ -1,0 +1,1 @@
+"""Scripts that reproduce figures and tables of the papers."""

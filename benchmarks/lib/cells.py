@@ -1,0 +1,160 @@
+"""Cells in child processes, which resume.
+
+A cell is a request (a dict of plain values) and its answer; both are one JSON file in the folder of results, so a run
+that was ended goes on where it was. A child process answers it: its memory is its own, and it is ended when it takes
+too long. What failed is tried again by the next run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+__all__ = ["FAILED", "ChildError", "in_child", "progress_bar", "read_cells", "run_cells"]
+
+FAILED = "failed"
+_GRACE = 120.0  # seconds to start, read the graph and answer
+
+
+def run_cells(
+    script: str,
+    output: Path,
+    requests: Sequence[dict],
+    seconds: Callable[[dict], float],
+    again: bool = False,
+    environment: Mapping[str, str] | None = None,
+    ended: Callable[[ChildError], dict | None] | None = None,
+) -> list[dict]:
+    """Answer every request that has no answer yet, with a progress bar.
+
+    Parameters
+    ----------
+    script : str
+        Its `--child REQUEST` answers.
+    output : Path
+        Folder of the cells.
+    requests : sequence of dict
+        Each with `cell`, the name of its file without `.json`, which also says what it is. The child is told the
+        `folder` as well: paths in a request are names in there, so that results can be moved.
+    seconds : callable
+        After so many, beyond what starting takes, a request's child is ended.
+    again : bool
+        Run what has an answer, too.
+    environment : mapping, optional
+        Variables that the children have besides this process's.
+    ended : callable, optional
+        The answer of a child that ended without one, where its end is an answer; None where it is a failure.
+
+    Returns
+    -------
+    list of dict
+        Request and answer of each; where it failed, `outcome` is "failed" and `reason` says why.
+    """
+    cells = []
+    with progress_bar() as progress:
+        task = progress.add_task("", total=len(requests))
+        for request in requests:
+            progress.update(task, description=request["cell"])
+            cell = _answered(script, output, request, seconds(request), again, environment or {}, ended)
+            if cell.get("outcome") == FAILED:
+                progress.console.print(f"{request['cell']}: {cell['reason']}", markup=False)
+            cells.append(cell)
+            progress.advance(task)
+    return cells
+
+
+def _answered(
+    script: str,
+    output: Path,
+    request: dict,
+    seconds: float,
+    again: bool,
+    environment: Mapping[str, str],
+    ended: Callable[[ChildError], dict | None] | None,
+) -> dict:
+    path = output / f"{request['cell']}.json"
+    if path.exists() and not again:
+        cell: dict = json.loads(path.read_text())
+        if cell.get("outcome") != FAILED:
+            return cell
+    begun = time.perf_counter()
+    try:
+        cell = request | in_child(script, {**request, "folder": str(output)}, seconds + _GRACE, environment)
+    except ChildError as error:
+        answer = ended(error) if ended else None
+        cell = request | (answer or {"outcome": FAILED, "reason": str(error)})
+        cell["seconds"] = time.perf_counter() - begun
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(cell, indent=1) + "\n")
+    part.replace(path)
+    return cell
+
+
+class ChildError(RuntimeError):
+    """A child process that ended without an answer; says why.
+
+    Attributes
+    ----------
+    returncode : int or None
+        Its exit status, negative if a signal ended it; None if it took too long and was ended here.
+    stderr : str
+        What it wrote to its standard error, empty if it was ended here.
+    """
+
+    def __init__(self, message: str, returncode: int | None, stderr: str) -> None:
+        super().__init__(message)
+        self.returncode, self.stderr = returncode, stderr
+
+
+def in_child(script: str, request: dict, seconds: float | None, environment: Mapping[str, str] | None = None) -> dict:
+    """What `script --child REQUEST` answers; it and its own children are ended after so many seconds, if any.
+
+    Raises
+    ------
+    ChildError
+        If it does not answer.
+    """
+    command = [sys.executable, script, "--child", json.dumps(request)]
+    variables = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow", **(environment or {})}
+    child = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables, start_new_session=True
+    )
+    try:
+        out, err = child.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
+        raise ChildError(f"no answer after {seconds:.0f} s", None, "") from None
+    except BaseException:
+        os.killpg(child.pid, signal.SIGKILL)
+        raise
+    lines = [line for line in out.splitlines() if line.startswith("RESULT ")]
+    if not lines:
+        reason = f"exit {child.returncode}: {' '.join(err.strip().splitlines()[-2:])}"
+        raise ChildError(reason, child.returncode, err)
+    found: dict = json.loads(lines[-1].removeprefix("RESULT "))
+    return found
+
+
+def progress_bar() -> Progress:
+    """On the standard error: what is run, how many of how many, and for how long."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = [TextColumn("{task.description:44}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
+    return Progress(*columns, console=Console(stderr=True))
+
+
+def read_cells(output: Path, prefix: str = "cell-") -> list[dict]:
+    """All answers in the folder whose files begin so, by name."""
+    return [json.loads(path.read_text()) for path in sorted(output.glob(f"{prefix}*.json"))]

@@ -1,0 +1,63 @@
+"""Graphs of networks as files, made in a process of its own where they are missing.
+
+Who asks for one loads no TensorFlow, and the memory of a process is never counted below that of its parent.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this is a child's script, too
+
+from benchmarks.lib.cells import in_child
+from benchmarks.lib.options import options_for, serve_child
+from benchmarks.lib.paths import RESULTS, in_root
+
+__all__ = ["graph_file", "network_file"]
+
+
+def graph_file(folder: Path, name: str) -> Path:
+    """A network's graph in the interchange format, made if it is not there.
+
+    Parameters
+    ----------
+    folder : Path
+    name : str
+        In `models.py`; its layer graph with the artifact's costs, or, with "-op" behind, its graph of operations with
+        FLOP costs.
+    """
+    path = folder / f"graph-{name}.json"
+    if not path.exists():
+        in_child(__file__, {"make": name, "path": str(path)}, None)
+    return path
+
+
+def network_file(network: str) -> str:
+    """The same of the folder of `solve_quality.py`, named from the root of the checkout."""
+    folder = RESULTS / "solve_quality"
+    folder.mkdir(parents=True, exist_ok=True)
+    return in_root(graph_file(folder, network))
+
+
+def make_graph(request: dict) -> dict:
+    """What the child does."""
+    from benchmarks.lib.models import MODELS, graph_of
+    from checkmate_tf.files.graphs import write_graph
+    from checkmate_tf.keras.api import op_graph
+
+    sys.setrecursionlimit(20_000)  # Keras walks a model from its outputs by recursion
+    name = request["make"]
+    network = name.removesuffix("-op")
+    if name == network:
+        graph = graph_of(name)
+    else:
+        model = MODELS[network]()
+        model.compile(optimizer="adam", loss="sparse_categorical_crossentropy")
+        graph = op_graph(model, 1, "flops")
+    write_graph(graph, Path(request["path"]))
+    return {"nodes": len(graph)}
+
+
+if __name__ == "__main__":
+    serve_child(options_for(__doc__, "solve_quality").parse_args(), make_graph)

@@ -18,11 +18,10 @@ from ..device.measure import captured_variables, fed_as_by_fit, measure_peak, mo
 from ..emit.emit import emit
 from ..emit.xla import emit_compiled
 from ..errors import InfeasibleBudgetError, JitCompileError, PlanError
-from ..files.schedules import schedule_from_dict
 from ..keras.spec import examples
 from ..plan import Plan
 from ..report import Attempt, Peak
-from ..schedule import Schedule
+from ..schedule import Schedule, schedule_from_dict
 from ..units import format_bytes
 from .job import SURE, Candidate, Job, PlanOptions, timed
 from .solving import solve_least, solve_once, solving_seconds

@@ -22,9 +22,8 @@ from checkmate_tf.errors import InfeasibleBudgetError, OutputError, PlanError
 from checkmate_tf.files.answers import answer_from_dict
 from checkmate_tf.files.jsonfile import to_json
 from checkmate_tf.files.results import infeasible_result, result_to_dict
-from checkmate_tf.files.schedules import schedule_from_dict
 from checkmate_tf.plan import DEALLOCATE, Plan, evaluate
-from checkmate_tf.schedule import Schedule, keep_all
+from checkmate_tf.schedule import Schedule, keep_all, schedule_from_dict
 
 
 @pytest.mark.feature("Schedules that last", "save and load")

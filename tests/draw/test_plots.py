@@ -8,13 +8,13 @@ import pytest
 from graphs import chain, unet
 
 from checkmate_tf.draw.canvas import short
+from checkmate_tf.draw.cost_plot import layers, plot_costs
+from checkmate_tf.draw.graph_plot import places, plot_graph
 from checkmate_tf.draw.plots import Curve, measured_curve, plot_memory, plot_schedule, predicted_curve
 from checkmate_tf.draw.report_plot import peaks
 from checkmate_tf.graph import BACKWARD, Graph
 from checkmate_tf.plan import COMPUTE
 from checkmate_tf.report import Attempt, Peak, Report
-from checkmate_tf.report.cost_plot import layers, plot_costs
-from checkmate_tf.report.graph_plot import places, plot_graph
 from checkmate_tf.schedule import Schedule, keep_all
 
 

@@ -15,6 +15,7 @@ __all__ = [
     "any_graphs",
     "chain",
     "operator_graphs",
+    "orders",
     "paper_chain",
     "random_graphs",
     "resnet",
@@ -155,6 +156,17 @@ def any_graphs(draw: st.DrawFn) -> Graph:
     held = draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))
     workspace = [draw(st.integers(-size, 2)) for size in graph.sizes.tolist()]
     return replace(graph, held=np.array(held), workspace=np.array(workspace), cost_unit=draw(st.text(max_size=3)))
+
+
+@st.composite
+def orders(draw: st.DrawFn, graph: Graph) -> list[int]:
+    """An order of computation: in each stage some nodes again, in the graph's order, then the stage's own."""
+    order: list[int] = []
+    for t in range(len(graph)):
+        again = [i for i in range(t) if graph.recompute_until[i] > t]
+        order += sorted(draw(st.sets(st.sampled_from(again)))) if again else []
+        order.append(t)
+    return order
 
 
 @st.composite

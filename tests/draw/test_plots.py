@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 from graphs import chain, unet
+from reports import report
 
 from checkmate_tf.draw.canvas import short
 from checkmate_tf.draw.cost_plot import layers, plot_costs
@@ -14,7 +15,6 @@ from checkmate_tf.draw.plots import Curve, measured_curve, plot_memory, plot_sch
 from checkmate_tf.draw.report_plot import peaks
 from checkmate_tf.graph import BACKWARD, Graph
 from checkmate_tf.plan import COMPUTE
-from checkmate_tf.report import Attempt, Peak, Report
 from checkmate_tf.schedule import Schedule, keep_all
 
 
@@ -170,29 +170,6 @@ def test_short_names():
     assert short("conv1") == "conv1"
     assert short("a" * 20 + "b" * 20, 11) == "aaaaa…bbbbb"
     assert short("one\ntwo\x07") == "one two"
-
-
-def report(**fields):
-    schedule = Schedule(chain(4), [0, 1, 2, 3, 4, 5, 2, 6, 7, 8])
-    values = {
-        "model": "chain",
-        "device": "CPU:0",
-        "batch_size": 32,
-        "asked": "60%",
-        "budget_bytes": 6_000_000,
-        "plain_peak_bytes": 10_000_000,
-        "predicted_peak_bytes": 5_500_000,
-        "measured_peak_bytes": 5_800_000,
-        "not_measured": "",
-        "foreign_bytes": 0,
-        "variable_bytes": 1_000_000,
-        "input_bytes": 500_000,
-        "costs": "flops",
-        "attempts": (Attempt(6_000_000, 5_500_000, Peak(5_800_000, 5_800_000, 0.1), 0.1),),
-        "seconds": {"trace": 1.25},
-        "schedule": schedule,
-    }
-    return Report(**values | fields)
 
 
 def test_report_picture_has_what_was_predicted_and_measured(tmp_path):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from graphs import chain, random_graphs
+from graphs import chain, orders, random_graphs
 from hypothesis import given
 from hypothesis import strategies as st
 from schedules import (
@@ -29,11 +29,7 @@ from checkmate_tf.schedule import Schedule, keep_all, schedule_from_dict
 @pytest.mark.feature("Schedules that last", "save and load")
 @given(random_graphs(8), st.data())
 def test_what_is_saved_is_loaded(graph, data):
-    order = []
-    for t in range(len(graph)):
-        again = [i for i in range(t) if graph.recompute_until[i] > t]
-        order += sorted(data.draw(st.sets(st.sampled_from(again)))) if again else []
-        order.append(t)
+    order = data.draw(orders(graph))
     schedule = Schedule(graph, order, strategy="test", solver="none", budget_bytes=10**6, seconds=1.5)
     saved = document(schedule)
     loaded = schedule_from_dict(saved, graph, "here")

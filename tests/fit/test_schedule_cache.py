@@ -176,7 +176,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from test_writer import chain
-from checkmate_tf import cache
+from checkmate_tf.fit import cache
 from checkmate_tf.schedule import Schedule, keep_all
 from checkmate_tf.strategies import SolveOptions
 assert "tensorflow" not in sys.modules

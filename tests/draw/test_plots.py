@@ -11,7 +11,7 @@ from reports import report
 from checkmate_tf.draw.canvas import short
 from checkmate_tf.draw.cost_plot import layers, plot_costs
 from checkmate_tf.draw.graph_plot import places, plot_graph
-from checkmate_tf.draw.plots import Curve, measured_curve, plot_memory, plot_schedule, predicted_curve
+from checkmate_tf.draw.plots import Curve, measured_curve, plain_curve, plot_memory, plot_schedule, predicted_curve
 from checkmate_tf.draw.report_plot import peaks
 from checkmate_tf.graph import BACKWARD, Graph
 from checkmate_tf.plan import COMPUTE
@@ -36,6 +36,12 @@ def test_predicted_curve_is_the_evaluators(schedule):
     assert curve.memory_bytes.max() == schedule.peak_bytes
     scale = 1e-3 if schedule.graph.cost_unit == "us" else 1.0
     assert curve.time_ms[-1] == pytest.approx(schedule.cost * scale)
+
+
+def test_the_plain_curve_is_that_of_keeping_all(schedule):
+    found, wanted = plain_curve(schedule.graph), predicted_curve(schedule, "plain")
+    assert found.time_ms.tolist() == wanted.time_ms.tolist()
+    assert found.memory_bytes.tolist() == wanted.memory_bytes.tolist()
 
 
 def test_memory_picture_has_the_asked_size_and_says_what_it_shows(tmp_path, schedule):

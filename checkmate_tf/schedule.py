@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .draw.plots import plot_schedule
 from .errors import PlanError
+from .evaluator import Evaluation, evaluate
+from .files.schedules import read_schedule, schedule_fields, write_schedule
 from .graph import Graph
-from .plan import Evaluation, Plan, evaluate, plan_from_sequence
+from .plan import Plan, plan_from_sequence
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Schedule", "keep_all"]
+__all__ = ["Schedule", "keep_all", "schedule_from_dict"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +188,7 @@ class Schedule:
         return S
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the schedule to a readable JSON file, all of it or nothing; see `schedule_file`.
+        """Write the schedule to a readable JSON file, all of it or nothing; see `files/schedules.py`.
 
         Raises
         ------
@@ -194,8 +197,6 @@ class Schedule:
         PlanError
             If it is not a schedule of its graph.
         """
-        from .files.schedules import write_schedule
-
         write_schedule(self, path)
 
     @classmethod
@@ -210,8 +211,6 @@ class Schedule:
         PlanError
             If the file cannot be read, is no schedule, or is one of another graph: tells what differs.
         """
-        from .files.schedules import read_schedule, schedule_from_dict
-
         return schedule_from_dict(read_schedule(path), graph, str(path))
 
     def plot(self, path: str | Path | None = None, **options: Any) -> Figure:
@@ -228,11 +227,28 @@ class Schedule:
         -------
         matplotlib.figure.Figure
         """
-        from .draw.plots import plot_schedule
-
         return plot_schedule(self, path, **options)
 
 
 def keep_all(graph: Graph) -> Schedule:
     """Checkpoint-all: nothing is computed twice. The no-remat peak is this schedule's."""
     return Schedule(graph, np.arange(len(graph)), status="optimal", lower_bound=graph.base_cost)
+
+
+def schedule_from_dict(data: Any, graph: Graph, source: str = "schedule") -> Schedule:
+    """The schedule in plain values, if it is one of a graph. Its plan is replayed, its claims are not believed.
+
+    Parameters
+    ----------
+    data : dict
+        As `files.schedules.read_schedule` gives it.
+    graph : Graph
+    source : str
+        Where it is from, for messages; the schedule's `origin`.
+
+    Raises
+    ------
+    PlanError
+        If this is no schedule, or one of another graph; names the place.
+    """
+    return Schedule(graph, **schedule_fields(data, graph, source))

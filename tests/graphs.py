@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import strategies as st
@@ -11,8 +12,10 @@ from checkmate_tf.graph import BACKWARD, FORWARD, LOSS, Graph
 from checkmate_tf.operators import Implementation, OperatorGraph
 
 __all__ = [
+    "any_graphs",
     "chain",
     "operator_graphs",
+    "orders",
     "paper_chain",
     "random_graphs",
     "resnet",
@@ -143,6 +146,27 @@ def random_graphs(draw: st.DrawFn, max_nodes: int = 7, *, stateful: bool = True,
             draw(st.lists(st.sampled_from([0, n // 2, n, n, n]), min_size=n, max_size=n)) if stateful else [n] * n
         ),
     )
+
+
+@st.composite
+def any_graphs(draw: st.DrawFn) -> Graph:
+    """Random graphs with what only ours have: nodes that compute in place, and pay if they cannot."""
+    graph = draw(random_graphs(8))
+    n = len(graph)
+    held = draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))
+    workspace = [draw(st.integers(-size, 2)) for size in graph.sizes.tolist()]
+    return replace(graph, held=np.array(held), workspace=np.array(workspace), cost_unit=draw(st.text(max_size=3)))
+
+
+@st.composite
+def orders(draw: st.DrawFn, graph: Graph) -> list[int]:
+    """An order of computation: in each stage some nodes again, in the graph's order, then the stage's own."""
+    order: list[int] = []
+    for t in range(len(graph)):
+        again = [i for i in range(t) if graph.recompute_until[i] > t]
+        order += sorted(draw(st.sets(st.sampled_from(again)))) if again else []
+        order.append(t)
+    return order
 
 
 @st.composite

@@ -1,1 +1,1 @@
-"""Pictures of memory and of schedules, drawn with matplotlib."""
+"""Pictures of memory, of schedules, and of graphs with their costs, drawn with matplotlib."""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..evaluator import Evaluation, evaluate
 from ..graph import Graph
-from ..plan import COMPUTE, DEALLOCATE
-from ..schedule import Schedule, keep_all
+from ..statements import COMPUTE, DEALLOCATE, Statement, statements_of
 from ..units import format_bytes
 from .canvas import BLUE, COLORS, GREY, ORANGE, byte_scale, finish, new_figure, rgb, short
 
@@ -20,11 +20,44 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Curve", "draw_memory", "measured_curve", "plot_memory", "plot_schedule", "predicted_curve", "time_unit"]
+__all__ = [
+    "Curve",
+    "Drawable",
+    "draw_memory",
+    "measured_curve",
+    "plain_curve",
+    "plot_memory",
+    "plot_schedule",
+    "predicted_curve",
+    "time_unit",
+]
 
 _CELLS = 600  # of a picture of a matrix, either way
 _TIMES = ("us", "ms", "s")
 _SEEN = 120  # rows or columns up to which a single cell is large enough to be seen
+
+
+class Drawable(Protocol):
+    """What a picture shows of a schedule; the fields are those of `Schedule`."""
+
+    @property
+    def graph(self) -> Graph: ...
+    @property
+    def sequence(self) -> NDArray[np.int64]: ...
+    @property
+    def strategy(self) -> str: ...
+    @property
+    def budget_bytes(self) -> int | None: ...
+    @property
+    def plan(self) -> Iterable[Statement]: ...
+    @property
+    def evaluation(self) -> Evaluation: ...
+    @property
+    def frontier_advancing(self) -> bool: ...
+    @property
+    def R(self) -> NDArray[np.bool_]: ...
+    @property
+    def S(self) -> NDArray[np.bool_]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,11 +92,20 @@ class Curve:
             )
 
 
-def predicted_curve(schedule: Schedule, label: str, color: str = BLUE) -> Curve:
+def predicted_curve(schedule: Drawable, label: str, color: str = BLUE) -> Curve:
     """Memory by the evaluator against the cost spent so far, in ms (in the graph's own unit if it is not us)."""
-    costs = schedule.graph.costs[schedule.plan.sequence]
-    scale = time_unit(schedule.graph)[1]
-    return Curve(label, np.cumsum(costs) * scale, schedule.evaluation.memory.astype(float), False, color)
+    return _curve(schedule.graph, schedule.sequence, schedule.evaluation, label, color)
+
+
+def plain_curve(graph: Graph, label: str = "plain", color: str = ORANGE) -> Curve:
+    """As `predicted_curve`, of the step that computes nothing twice."""
+    order = np.arange(len(graph))
+    return _curve(graph, order, evaluate(graph, statements_of(graph, order)), label, color)
+
+
+def _curve(graph: Graph, sequence: NDArray[np.int64], evaluation: Evaluation, label: str, color: str) -> Curve:
+    scale = time_unit(graph)[1]
+    return Curve(label, np.cumsum(graph.costs[sequence]) * scale, evaluation.memory.astype(float), False, color)
 
 
 def time_unit(graph: Graph) -> tuple[str, float]:
@@ -118,7 +160,7 @@ def plot_memory(
 
 
 def plot_schedule(
-    schedule: Schedule,
+    schedule: Drawable,
     path: str | Path | None = None,
     *,
     size_inches: tuple[float, float] = (14.0, 5.0),
@@ -147,12 +189,9 @@ def plot_schedule(
     rows, computed, again, kept = _matrices(schedule)
     _draw_matrix(left, computed, again, f"R: computed ({int(again.sum())} of them again)", rows)
     _draw_matrix(middle, kept, None, "S: kept in memory", rows)
-    curves = [
-        predicted_curve(keep_all(graph), "plain", ORANGE),
-        predicted_curve(schedule, short(schedule.strategy), BLUE),
-    ]
+    curves = [plain_curve(graph), predicted_curve(schedule, short(schedule.strategy))]
     draw_memory(right, curves, budget_bytes=schedule.budget_bytes, unit=time_unit(graph)[0])
-    right.set_title(f"Predicted memory, {schedule.overhead:.2%} more cost", loc="left", fontsize=11)
+    right.set_title(f"Predicted memory, {schedule.evaluation.overhead:.2%} more cost", loc="left", fontsize=11)
     right.legend(loc="lower center", fontsize=9)
     figure.suptitle(f"{short(graph.name, 80)}: {n} nodes", fontsize=12)
     return finish(figure, path, dpi)
@@ -203,7 +242,7 @@ def draw_memory(
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _matrices(schedule: Schedule) -> tuple[str, NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
+def _matrices(schedule: Drawable) -> tuple[str, NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
     """What a row is; computed, computed again, and kept (rows, nodes)."""
     n = len(schedule.graph)
     if schedule.frontier_advancing:

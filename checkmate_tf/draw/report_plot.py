@@ -4,26 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from ..report.report import Report
-from ..schedule import keep_all
 from ..units import format_bytes
-from .canvas import BLUE, GREEN, GREY, ORANGE, byte_scale, finish, new_figure, short
-from .plots import draw_memory, measured_curve, predicted_curve, time_unit
+from .canvas import BLUE, GREEN, GREY, byte_scale, finish, new_figure, short
+from .plots import Drawable, draw_memory, measured_curve, plain_curve, predicted_curve, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["peaks", "plot_report"]
+__all__ = ["Reported", "peaks", "plot_report"]
 
 _LIGHT = "#888888"
 
 
-def peaks(report: Report) -> list[tuple[str, int]]:
+class Reported(Protocol):
+    """What the picture shows of a report; the fields are those of `Report`."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def budget_bytes(self) -> int: ...
+    @property
+    def plain_peak_bytes(self) -> int: ...
+    @property
+    def predicted_peak_bytes(self) -> int: ...
+    @property
+    def measured_peak_bytes(self) -> int | None: ...
+    @property
+    def training_peak_bytes(self) -> int | None: ...
+    @property
+    def variable_bytes(self) -> int: ...
+    @property
+    def input_bytes(self) -> int: ...
+    @property
+    def overhead(self) -> float: ...
+    @property
+    def schedule(self) -> Drawable: ...
+
+
+def peaks(report: Reported) -> list[tuple[str, int]]:
     """The peaks that a report knows, each with what it is: the plain step, the plan, as measured, while training."""
     found = [("plain,\npredicted", report.plain_peak_bytes), ("plan,\npredicted", report.predicted_peak_bytes)]
     if report.measured_peak_bytes is not None:
@@ -34,7 +61,7 @@ def peaks(report: Report) -> list[tuple[str, int]]:
 
 
 def plot_report(
-    report: Report,
+    report: Reported,
     path: str | Path | None = None,
     *,
     samples: Sequence[Sequence[float]] | None = None,
@@ -60,12 +87,9 @@ def plot_report(
     figure = new_figure(size_inches)
     left, right = figure.subplots(1, 2, width_ratios=(1.7, 1))
     schedule = report.schedule
-    curves = [
-        predicted_curve(keep_all(schedule.graph), "plain, predicted", ORANGE),
-        predicted_curve(schedule, "plan, predicted", BLUE),
-    ]
+    curves = [plain_curve(schedule.graph, "plain, predicted"), predicted_curve(schedule, "plan, predicted")]
     if samples is not None:
-        curves.append(measured_curve(samples, "plan, measured", BLUE))
+        curves.append(measured_curve(samples, "plan, measured"))
     marks = [(name.replace("\n", " "), size) for name, size in peaks(report)[2:] if samples is None]
     unit = time_unit(schedule.graph)[0]
     draw_memory(left, curves, budget_bytes=report.budget_bytes, unit=unit, marks=marks)
@@ -76,7 +100,7 @@ def plot_report(
     return finish(figure, path, dpi)
 
 
-def _draw_peaks(axes: Axes, report: Report) -> None:
+def _draw_peaks(axes: Axes, report: Reported) -> None:
     """Bars of the peaks: variables, inputs, and all else."""
     found = peaks(report)
     scale, unit = byte_scale(max(report.budget_bytes, *(size for _, size in found)))

@@ -6,23 +6,38 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import PlanError
+from ..evaluator import COST_TOLERANCE, Evaluation, evaluate
 from ..graph import Graph
-from ..plan import ALLOCATE, COMPUTE, DEALLOCATE, Evaluation, Plan, Statement, evaluate
-from ..schedule import Schedule
+from ..statements import ALLOCATE, COMPUTE, DEALLOCATE, Statement
 from .jsonfile import FieldCheck, read_json
 from .results import RESULT_FORMAT
 
-__all__ = ["Answer", "answer_from_dict", "load_json"]
+__all__ = ["Answer", "ScheduleFields", "answer_from_dict", "load_json"]
 
 _MOST_STATEMENTS, _MOST_READS = 4_000_000, 20_000_000
 _NUMBERS = ("budget_bytes", "cost", "base_cost", "peak_bytes", "lower_bound", "gap", "seconds", "minimum_budget_bytes")
 _TEXTS = ("strategy", "solver", "status")
-_TOLERANCE = 1e-6  # relative, of costs
 _MOST = 1e300
 _CHECK = FieldCheck(PlanError)
+
+
+class ScheduleFields(TypedDict):
+    """What is read of a schedule, checked: `Schedule(graph, **fields)` makes it."""
+
+    sequence: NDArray[np.int64]
+    strategy: str
+    solver: str
+    status: str
+    budget_bytes: int | None
+    lower_bound: float
+    seconds: float
+    origin: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,15 +50,16 @@ class Answer:
         Where it is from.
     claims : mapping
         Its fields as given, the plan left out; numbers or None.
-    schedule : Schedule or None
-        The plan's order of computation, each value freed as early as it can be; None if there is no plan.
+    fields : ScheduleFields or None
+        Of a `Schedule` with the plan's order of computation, which frees each value as early as it can be. None if
+        there is no plan.
     replayed : Evaluation or None
         Cost and peak of the plan as it is given.
     """
 
     source: str
     claims: Mapping[str, Any]
-    schedule: Schedule | None
+    fields: ScheduleFields | None
     replayed: Evaluation | None
 
     @property
@@ -59,7 +75,7 @@ class Answer:
         }
         for field, value in measured.items():
             claim = self.claims[field]
-            if claim is not None and not math.isclose(claim, value, rel_tol=_TOLERANCE):
+            if claim is not None and not math.isclose(claim, value, rel_tol=COST_TOLERANCE):
                 found.append(f"{field} is claimed to be {claim:.10g}, and is {value:.10g}")
         budget = self.claims["budget_bytes"]
         if budget is not None and self.replayed.peak_bytes > budget:
@@ -101,26 +117,26 @@ def answer_from_dict(data: Any, graph: Graph, source: str = "result") -> Answer:
     plan = data.get("plan")
     if plan is None:
         return Answer(source, claims, None, None)
-    given_plan = _plan(plan, graph, source)
+    statements = _plan(plan, graph, source)
     try:
-        replayed = evaluate(graph, given_plan)
+        replayed = evaluate(graph, statements)
     except PlanError as error:
         raise PlanError(f"{source}: the plan is not one of graph {graph.name[:60]!r}: {error}") from None
     budget = claims["budget_bytes"]
-    schedule = Schedule(
-        graph,
-        given_plan.sequence,  # type: ignore[arg-type]
-        strategy=claims["strategy"],
-        solver=claims["solver"],
-        status=claims["status"],
-        budget_bytes=None if budget is None else int(budget),
-        lower_bound=claims["lower_bound"] or 0.0,
-        seconds=claims["seconds"] or 0.0,
-    )
-    return Answer(source, claims, schedule, replayed)
+    fields: ScheduleFields = {
+        "sequence": np.array([s.node for s in statements if s.op == COMPUTE], dtype=np.int64),
+        "strategy": claims["strategy"],
+        "solver": claims["solver"],
+        "status": claims["status"],
+        "budget_bytes": None if budget is None else int(budget),
+        "lower_bound": claims["lower_bound"] or 0.0,
+        "seconds": claims["seconds"] or 0.0,
+        "origin": "",
+    }
+    return Answer(source, claims, fields, replayed)
 
 
-def _plan(rows: Any, graph: Graph, source: str) -> Plan:
+def _plan(rows: Any, graph: Graph, source: str) -> list[Statement]:
     """The statements with a register each: at most one copy of a value is in memory, so a node tells its register."""
     rows = _CHECK.items(rows, source, "plan", most=_MOST_STATEMENTS)
     statements: list[Statement] = []
@@ -147,7 +163,7 @@ def _plan(rows: Any, graph: Graph, source: str) -> Plan:
         reads = tuple(live[i] for i in graph.inputs[node])
         statements.append(Statement(COMPUTE, node, registers, reads))
         registers += 1
-    return Plan(tuple(statements), registers)
+    return statements
 
 
 def _statement(row: Any, n: int, source: str, where: str) -> tuple[str, int]:

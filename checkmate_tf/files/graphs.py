@@ -31,6 +31,7 @@ import numpy as np
 
 from ..errors import GraphError, show_value
 from ..graph import BACKWARD, FORWARD, LOSS, Graph
+from ..units import MOST_BYTES
 from .jsonfile import FieldCheck, read_json, write_json
 
 __all__ = ["GRAPH_FORMAT", "graph_from_dict", "graph_to_dict", "read_graph", "write_graph"]
@@ -41,7 +42,6 @@ _KINDS = {"forward": FORWARD, "loss": LOSS, "backward": BACKWARD}
 _GRAPH_FIELDS = ("format", "name", "cost_unit", "constant_bytes", "nodes")
 _NODE_FIELDS = ("name", "kind", "cost", "bytes", "inputs")
 _OPTIONAL_FIELDS = ("workspace_bytes", "held_bytes", "recompute_until")
-_MOST_BYTES = 2**62  # of all values together, so that no sum overflows
 _MOST_COST = 1e300
 _CHECK = FieldCheck(GraphError)
 
@@ -99,7 +99,7 @@ def graph_from_dict(data: Any, source: str = "graph") -> Graph:
     if data["format"] != GRAPH_FORMAT:
         _CHECK.refuse(source, "format", data["format"], f'this version reads "{GRAPH_FORMAT}" only')
     name, unit = _CHECK.text(data["name"], source, "name"), _CHECK.text(data["cost_unit"], source, "cost_unit")
-    constant = _CHECK.whole(data["constant_bytes"], source, "constant_bytes", 0, _MOST_BYTES, "bytes")
+    constant = _CHECK.whole(data["constant_bytes"], source, "constant_bytes", 0, MOST_BYTES, "bytes")
     nodes = _CHECK.items(data["nodes"], source, "nodes")
     if not nodes:
         raise GraphError(f"{source}: the graph is empty: give at least one node")
@@ -109,7 +109,7 @@ def graph_from_dict(data: Any, source: str = "graph") -> Graph:
         for key, value in _node(node, i, n, source).items():
             columns[key].append(value)
     total = constant + sum(columns["bytes"]) + sum(map(abs, columns["workspace_bytes"])) + sum(columns["held_bytes"])
-    if total > _MOST_BYTES:
+    if total > MOST_BYTES:
         raise GraphError(f"{source}: all values together have {total:.2e} bytes: are sizes in the wrong unit?")
     if sum(columns["cost"]) > _MOST_COST:
         raise GraphError(f"{source}: all costs together are above {_MOST_COST:.0e}: use a larger cost_unit")
@@ -164,15 +164,15 @@ def _node(node: Any, i: int, n: int, source: str) -> dict[str, Any]:
     def whole(field: str, default: int, least: int, most: int, unit: str) -> int:
         return _CHECK.whole(node.get(field, default), where, field, least, most, unit)
 
-    size = whole("bytes", 0, 0, _MOST_BYTES, "bytes")
+    size = whole("bytes", 0, 0, MOST_BYTES, "bytes")
     return {
         "name": _CHECK.text(node["name"], where, "name"),
         "kind": _KINDS[kind],
         "cost": _CHECK.number(node["cost"], where, "cost"),
         "bytes": size,
         "inputs": [_input(value, where, i, n) for value in _CHECK.items(node["inputs"], where, "inputs")],
-        "workspace_bytes": whole("workspace_bytes", 0, -size, _MOST_BYTES, "bytes"),
-        "held_bytes": whole("held_bytes", 0, 0, _MOST_BYTES, "bytes"),
+        "workspace_bytes": whole("workspace_bytes", 0, -size, MOST_BYTES, "bytes"),
+        "held_bytes": whole("held_bytes", 0, 0, MOST_BYTES, "bytes"),
         "recompute_until": whole("recompute_until", n, 0, n, "stages"),
     }
 

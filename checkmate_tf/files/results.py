@@ -18,26 +18,51 @@ An answer has "strategy", "solver", "status", "budget_bytes", "cost", "base_cost
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Protocol
 
 from ..errors import InfeasibleBudgetError, PlanError
+from ..evaluator import Evaluation
 from ..graph import Graph
-from ..plan import COMPUTE, DEALLOCATE, Plan
-from ..schedule import Schedule
+from ..statements import COMPUTE, DEALLOCATE, Statement
 
-__all__ = ["RESULT_FORMAT", "infeasible_result", "result_to_dict"]
+__all__ = ["RESULT_FORMAT", "Answering", "infeasible_result", "result_to_dict"]
 
 RESULT_FORMAT = "checkmate-result/1"
 
 
+class Answering(Protocol):
+    """What an answer tells of a schedule; the fields are those of `Schedule`."""
+
+    @property
+    def graph(self) -> Graph: ...
+    @property
+    def plan(self) -> Iterable[Statement]: ...
+    @property
+    def evaluation(self) -> Evaluation: ...
+    @property
+    def strategy(self) -> str: ...
+    @property
+    def solver(self) -> str: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def budget_bytes(self) -> int | None: ...
+    @property
+    def lower_bound(self) -> float: ...
+    @property
+    def seconds(self) -> float: ...
+
+
 def result_to_dict(
-    schedule: Schedule, *, minimum_budget_bytes: int | None = None, budget_bytes: int | None = None
+    schedule: Answering, *, minimum_budget_bytes: int | None = None, budget_bytes: int | None = None
 ) -> dict[str, Any]:
     """A schedule as plain values, "checkmate-result/1".
 
     Parameters
     ----------
     schedule : Schedule
+        Or whatever else tells the same.
     minimum_budget_bytes : int, optional
         The least budget with a known schedule. The schedule's own peak is one such budget.
     budget_bytes : int, optional
@@ -49,7 +74,8 @@ def result_to_dict(
         If the plan has two copies of one value in memory, which the format cannot tell apart. No plan of
         `plan_from_sequence` has: a value is freed after its last reader before its node is computed again.
     """
-    cost, base = float(schedule.cost), float(schedule.graph.base_cost)
+    cost, base = float(schedule.evaluation.cost), float(schedule.graph.base_cost)
+    peak = int(schedule.evaluation.peak_bytes)
     bound = float(schedule.lower_bound) if math.isfinite(schedule.lower_bound) else base
     bound = min(cost, max(bound, base))
     return {
@@ -60,11 +86,11 @@ def result_to_dict(
         "budget_bytes": schedule.budget_bytes if budget_bytes is None else int(budget_bytes),
         "cost": cost,
         "base_cost": base,
-        "peak_bytes": int(schedule.peak_bytes),
+        "peak_bytes": peak,
         "lower_bound": bound,
         "gap": max(0.0, cost / bound - 1) if bound else 0.0,
         "seconds": float(schedule.seconds),
-        "minimum_budget_bytes": int(min(schedule.peak_bytes, minimum_budget_bytes or schedule.peak_bytes)),
+        "minimum_budget_bytes": int(min(peak, minimum_budget_bytes or peak)),
         "plan": _statements(schedule.plan),
     }
 
@@ -109,7 +135,7 @@ def infeasible_result(
     }
 
 
-def _statements(plan: Plan) -> list[list[Any]]:
+def _statements(plan: Iterable[Statement]) -> list[list[Any]]:
     statements: list[list[Any]] = []
     live: set[int] = set()
     for statement in plan:

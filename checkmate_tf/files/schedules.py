@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -24,19 +23,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import PlanError, show_value
+from ..evaluator import CLOSED_GAP, COST_TOLERANCE
 from ..graph import Graph
-from ..schedule import Schedule
-from .answers import answer_from_dict
+from .answers import ScheduleFields, answer_from_dict
 from .jsonfile import read_json, write_json
-from .results import RESULT_FORMAT, result_to_dict
+from .results import RESULT_FORMAT, Answering, result_to_dict
 
-__all__ = ["fingerprint", "read_schedule", "schedule_from_dict", "schedule_to_dict", "write_schedule"]
+__all__ = ["fingerprint", "read_schedule", "schedule_fields", "schedule_to_dict", "write_schedule"]
 
 MAX_FILE_BYTES = 64 << 20
 
 _HOW = "save one for this graph with Schedule.save"
-_CLOSED = 1e-5  # relative: status "optimal"
-_TOLERANCE = 1e-6  # relative, of costs
 _MOST_TEXT = 200  # characters of what a file says of its solver
 _MEANS = {
     "nodes": "another model, or another version of TensorFlow or Keras",
@@ -81,7 +78,7 @@ def _digest(column: NDArray[Any]) -> str:
     return hashlib.sha256(column.tobytes()).hexdigest()[:32]
 
 
-def schedule_to_dict(schedule: Schedule) -> dict[str, Any]:
+def schedule_to_dict(schedule: Answering) -> dict[str, Any]:
     """A schedule and the fingerprint of its graph as plain values.
 
     Raises
@@ -94,8 +91,10 @@ def schedule_to_dict(schedule: Schedule) -> dict[str, Any]:
     return {**answer, "graph": {"name": schedule.graph.name, **fingerprint(schedule.graph)}, "plan": plan}
 
 
-def schedule_from_dict(data: Any, graph: Graph, source: str = "schedule") -> Schedule:
-    """The schedule in plain values, if it is one of a graph. Its plan is replayed, its claims are not believed.
+def schedule_fields(data: Any, graph: Graph, source: str = "schedule") -> ScheduleFields:
+    """The fields of the schedule in plain values, if it is one of a graph; `Schedule(graph, **fields)` makes it.
+
+    Its plan is replayed, its claims are not believed.
 
     Parameters
     ----------
@@ -114,24 +113,24 @@ def schedule_from_dict(data: Any, graph: Graph, source: str = "schedule") -> Sch
     if not _same_costs(data.get("graph"), graph, source):
         data = {**data, "cost": None, "base_cost": None, "lower_bound": None}
     answer = answer_from_dict(data, graph, source)
-    if answer.schedule is None:
+    if answer.fields is None or answer.replayed is None:
         raise PlanError(f"{source} has no plan: its status is {show_value(answer.claims['status'])}; {_HOW}")
     if answer.disagreements:
         raise PlanError(f"{source} is damaged: {answer.disagreements[0]}; {_HOW}")
-    schedule, cost = answer.schedule, answer.schedule.cost
-    if schedule.lower_bound > cost * (1 + _TOLERANCE):
+    fields, cost = answer.fields, answer.replayed.cost
+    if fields["lower_bound"] > cost * (1 + COST_TOLERANCE):
         raise PlanError(f"{source} is damaged: its lower_bound is above its cost, {cost:.10g}; {_HOW}")
-    lower = min(schedule.lower_bound, cost)
-    closed = cost - max(lower, graph.base_cost) <= _CLOSED * cost
-    return replace(
-        schedule,
-        strategy=schedule.strategy[:_MOST_TEXT],
-        solver=schedule.solver[:_MOST_TEXT],
-        status="optimal" if closed and schedule.status == "optimal" else "feasible",
-        lower_bound=lower,
-        seconds=max(0.0, schedule.seconds),
-        origin=source,
-    )
+    lower = min(fields["lower_bound"], cost)
+    closed = cost - max(lower, graph.base_cost) <= CLOSED_GAP * cost
+    return {
+        **fields,
+        "strategy": fields["strategy"][:_MOST_TEXT],
+        "solver": fields["solver"][:_MOST_TEXT],
+        "status": "optimal" if closed and fields["status"] == "optimal" else "feasible",
+        "lower_bound": lower,
+        "seconds": max(0.0, fields["seconds"]),
+        "origin": source,
+    }
 
 
 def _check_format(data: Any, source: str) -> None:
@@ -159,7 +158,7 @@ def _difference(field: str, given: Any, wanted: int | str) -> str:
 
 
 def read_schedule(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The values in a file of at most 64 MiB, for `schedule_from_dict`. No code is run.
+    """The values in a file of at most 64 MiB, for `schedule_fields`. No code is run.
 
     Raises
     ------
@@ -171,7 +170,7 @@ def read_schedule(path: str | os.PathLike[str]) -> dict[str, Any]:
     return dict(data)
 
 
-def write_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> None:
+def write_schedule(schedule: Answering, path: str | os.PathLike[str]) -> None:
     """Write a schedule to a JSON file, all of it or nothing.
 
     Raises

@@ -6,10 +6,10 @@ graph and its costs, the budget, the strategy, the seed and other options, and t
 not part of the name, since a better answer serves as well: the gap and the time limit. A schedule is used again if its
 proven gap is small enough, or if it was found in as much time as is given now.
 
-The file is a schedule's (`schedule_file.py`) with two more fields: "request", what was asked, and "sha256", of the rest
-of the document in canonical form, which tells a file that was cut off or changed. Nothing read is trusted: the plan is
-replayed by the one evaluator and must fit the budget. What cannot be used is a warning, then solved for as if it were
-not there, and so is a folder that cannot be written.
+The file is a schedule's (`files/schedules.py`) with two more fields: "request", what was asked, and "sha256", of the
+rest of the document in canonical form, which tells a file that was cut off or changed. Nothing read is trusted: the
+plan is replayed by the one evaluator and must fit the budget. What cannot be used is a warning, then solved for as if
+it were not there, and so is a folder that cannot be written.
 
 At most 64 MiB are kept, and 500 schedules; those that were used longest ago go first. Files are replaced whole, so that
 processes may read and write at once.
@@ -32,10 +32,11 @@ from typing import Any
 from .. import version
 from ..costs.cache import cache_folder
 from ..errors import CheckmateError, PlanError, show_value
+from ..evaluator import CLOSED_GAP
 from ..files.jsonfile import read_json, to_json, write_text
-from ..files.schedules import fingerprint, schedule_from_dict, schedule_to_dict
+from ..files.schedules import fingerprint, schedule_to_dict
 from ..graph import Graph
-from ..schedule import Schedule
+from ..schedule import Schedule, schedule_from_dict
 from ..strategies.options import SolveOptions
 
 __all__ = ["cache_key", "lookup", "schedule_folder", "store"]
@@ -49,7 +50,6 @@ _PART = re.compile(r"\.[0-9a-f]{50}\.[0-9]+\.part")  # of `write_text`, if the p
 _STALE = 3600.0  # seconds after which nobody is writing such a file any more
 _AS_LONG = 0.99  # share of the time given now that counts as all of it: reading and writing here takes a little, too
 _MOST_SECONDS = 1e9
-_CLOSED = 1e-5  # a gap that solvers' tolerances leave open
 
 _log = logging.getLogger(__name__)
 _warned: set[str] = set()  # folders that cannot be used: said once
@@ -109,7 +109,7 @@ def lookup(graph: Graph, budget_bytes: int, strategy: str, options: SolveOptions
     except OSError as error:
         _warn_once(folder, error)
         return None
-    if schedule.gap > max(options.gap, _CLOSED) and limit < _AS_LONG * min(options.time_limit, _MOST_SECONDS):
+    if schedule.gap > max(options.gap, CLOSED_GAP) and limit < _AS_LONG * min(options.time_limit, _MOST_SECONDS):
         _log.info("the cached schedule has a gap of %.2g and was found in %.3g s: solving anew", schedule.gap, limit)
         return None
     with suppress(OSError):

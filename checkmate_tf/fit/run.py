@@ -19,10 +19,9 @@ from ..emit.emit import emit
 from ..emit.ordering import Order, Within
 from ..emit.xla import emit_compiled
 from ..errors import InfeasibleBudgetError, JitCompileError, PlanError
-from ..files.schedules import schedule_from_dict
 from ..plan import Plan
 from ..report import Attempt, Peak
-from ..schedule import Schedule
+from ..schedule import Schedule, schedule_from_dict
 from ..units import format_bytes
 from .decide import Candidate, Measure, Outcome, Refuse, Solve, SolveLeast, begin, decide
 from .job import Job, Ledger

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..draw.canvas import COLORS, ORANGE, short
-from ..draw.plots import plot_memory, plot_schedule, predicted_curve, time_unit
+from ..draw.canvas import COLORS, short
+from ..draw.cost_plot import plot_costs
+from ..draw.graph_plot import plot_graph
+from ..draw.plots import plain_curve, plot_memory, plot_schedule, predicted_curve, time_unit
 from ..draw.report_plot import plot_report
 from ..files.answers import Answer
 from ..graph import BACKWARD, FORWARD, Graph
 from ..schedule import Schedule, keep_all
 from ..units import format_bytes
-from .cost_plot import plot_costs
-from .graph_plot import plot_graph
 from .html import Picture, Section, Table, picture
 from .report import Report
 
@@ -35,7 +35,7 @@ def graph_section(graph: Graph, answers: Sequence[Answer] = ()) -> Section:
     answers : sequence of Answer
         For this graph.
     """
-    schedules = [answer.schedule for answer in answers if answer.schedule is not None]
+    schedules = [Schedule(graph, **answer.fields) for answer in answers if answer.fields is not None]
     pictures = [_memory(graph, schedules)]
     for schedule in schedules:
         pictures += _matrices(schedule)
@@ -190,7 +190,7 @@ def _split(line: str) -> tuple[str, str]:
 
 def _memory(graph: Graph, schedules: Sequence[Schedule]) -> Picture:
     """All schedules in one picture, beside the plain step."""
-    curves = [predicted_curve(keep_all(graph), "plain", ORANGE)]
+    curves = [plain_curve(graph)]
     for k, schedule in enumerate(schedules):
         curves.append(predicted_curve(schedule, short(schedule.strategy), COLORS[k % len(COLORS)]))
     budgets = {s.budget_bytes for s in schedules}

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..draw.report_plot import plot_report
 from ..schedule import Schedule
 from ..units import format_bytes
 
@@ -233,8 +234,6 @@ class Report:
         -------
         matplotlib.figure.Figure
         """
-        from ..draw.report_plot import plot_report
-
         return plot_report(self, path, samples=samples, **options)
 
     def __str__(self) -> str:

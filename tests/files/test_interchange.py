@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from documents import PAIR, RESULT_FIELDS, check, document, node, without
-from graphs import chain, random_graphs, resnet
+from graphs import any_graphs, chain, orders, resnet
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -32,16 +32,6 @@ def same(a, b):
     )
     for column in columns:
         np.testing.assert_array_equal(getattr(a, column), getattr(b, column))
-
-
-@st.composite
-def any_graphs(draw):
-    """Random graphs with what only ours have: nodes that compute in place, and pay if they cannot."""
-    graph = draw(random_graphs(8))
-    n = len(graph)
-    held = draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))
-    workspace = [draw(st.integers(-size, 2)) for size in graph.sizes.tolist()]
-    return replace(graph, held=np.array(held), workspace=np.array(workspace), cost_unit=draw(st.text(max_size=3)))
 
 
 # --------------------------------------------------------------------------------------------------- round trips
@@ -75,11 +65,7 @@ def test_files_round_trip(tmp_path):
 
 @given(any_graphs(), st.data())
 def test_any_schedule_replays_to_its_cost_and_peak(graph, data):
-    order = []
-    for t in range(len(graph)):
-        again = [i for i in range(t) if graph.recompute_until[i] > t]
-        order += sorted(data.draw(st.sets(st.sampled_from(again)))) if again else []
-        order.append(t)
+    order = data.draw(orders(graph))
     schedule = Schedule(graph, order)
     result = result_to_dict(schedule, budget_bytes=schedule.peak_bytes)
     check(graph_to_dict(graph), json.loads(to_json(result)))

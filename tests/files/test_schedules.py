@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from graphs import chain, random_graphs
+from graphs import chain, orders, random_graphs
 from hypothesis import given
 from hypothesis import strategies as st
 from schedules import (
@@ -22,19 +22,14 @@ from checkmate_tf.errors import InfeasibleBudgetError, OutputError, PlanError
 from checkmate_tf.files.answers import answer_from_dict
 from checkmate_tf.files.jsonfile import to_json
 from checkmate_tf.files.results import infeasible_result, result_to_dict
-from checkmate_tf.files.schedules import schedule_from_dict
 from checkmate_tf.plan import DEALLOCATE, Plan, evaluate
-from checkmate_tf.schedule import Schedule, keep_all
+from checkmate_tf.schedule import Schedule, keep_all, schedule_from_dict
 
 
 @pytest.mark.feature("Schedules that last", "save and load")
 @given(random_graphs(8), st.data())
 def test_what_is_saved_is_loaded(graph, data):
-    order = []
-    for t in range(len(graph)):
-        again = [i for i in range(t) if graph.recompute_until[i] > t]
-        order += sorted(data.draw(st.sets(st.sampled_from(again)))) if again else []
-        order.append(t)
+    order = data.draw(orders(graph))
     schedule = Schedule(graph, order, strategy="test", solver="none", budget_bytes=10**6, seconds=1.5)
     saved = document(schedule)
     loaded = schedule_from_dict(saved, graph, "here")

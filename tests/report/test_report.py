@@ -7,32 +7,10 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 from graphs import chain
+from reports import report
 
-from checkmate_tf.report import Attempt, Peak, Report
-from checkmate_tf.schedule import Schedule, keep_all
-
-
-def _report(schedule=None, **fields):
-    schedule = schedule or keep_all(chain(4))
-    values = {
-        "model": "chain",
-        "device": "CPU:0",
-        "batch_size": 32,
-        "asked": "60% of the plain peak",
-        "budget_bytes": 6_000_000,
-        "plain_peak_bytes": 10_000_000,
-        "predicted_peak_bytes": 5_500_000,
-        "measured_peak_bytes": 5_800_000,
-        "not_measured": "",
-        "foreign_bytes": 0,
-        "variable_bytes": 1_000_000,
-        "input_bytes": 500_000,
-        "costs": "flops",
-        "attempts": (Attempt(6_000_000, 5_500_000, Peak(5_800_000, 5_800_000, 0.1), 0.1),),
-        "seconds": {"trace": 1.25, "solve": 0.5},
-        "schedule": schedule,
-    }
-    return Report(**values | fields)
+from checkmate_tf.report import Attempt, Peak
+from checkmate_tf.schedule import Schedule
 
 
 def _recomputing():
@@ -41,7 +19,7 @@ def _recomputing():
 
 
 def test_text():
-    text = str(_report())
+    text = str(report())
     assert "chain, batch 32, on CPU:0" in text
     assert "6.00 MB (asked: 60% of the plain peak)" in text
     assert "10.0 MB predicted, of it 1.00 MB variables and 500 kB inputs" in text
@@ -55,22 +33,22 @@ def test_what_steps_are_expected_to_take():
     # As far above the most as that is above the median.
     assert Peak.of([100, 140, 110, 100], [3, 1, 2, 9]) == Peak(140, 175, 1)
     assert Peak.of([100, 100], [1, 1]) == Peak(100, 100, 1)
-    text = str(_report(sure_bytes=5_900_000, expected_bytes=(6_200_000,), exceeded_bytes=(6_300_000,)))
+    text = str(report(sure_bytes=5_900_000, expected_bytes=(6_200_000,), exceeded_bytes=(6_300_000,)))
     assert "5.80 MB, within the budget, at most 5.90 MB expected" in text
     assert "6.20 MB" in text and "6.30 MB while training, over the budget" in text
 
 
 def test_over_the_budget_is_said_aloud():
-    assert "6.10 MB, OVER the budget" in str(_report(measured_peak_bytes=6_100_000))
+    assert "6.10 MB, OVER the budget" in str(report(measured_peak_bytes=6_100_000))
 
 
 def test_why_it_was_not_measured():
-    text = str(_report(measured_peak_bytes=None, not_measured="no statistics", attempts=()))
+    text = str(report(measured_peak_bytes=None, not_measured="no statistics", attempts=()))
     assert "not measured: no statistics" in text
 
 
 def test_other_tenants():
-    assert "(2.00 MB of it other tenants of the device)" in str(_report(foreign_bytes=2_000_000))
+    assert "(2.00 MB of it other tenants of the device)" in str(report(foreign_bytes=2_000_000))
 
 
 def test_plans_tried():
@@ -79,30 +57,30 @@ def test_plans_tried():
         Attempt(5_500_000, 5_450_000, None, 0.2),
         Attempt(5_000_000, 4_900_000, Peak(5_800_000, 5_800_000, 0.1), 0.3),
     )
-    text = str(_report(attempts=attempts))
+    text = str(report(attempts=attempts))
     assert "5.90 MB predicted, 6.40 MB measured; 5.45 MB predicted, out of memory; 4.90 MB predicted" in text
 
 
 def test_recomputation_and_proof():
     schedule = _recomputing()
-    report = _report(schedule)
+    found = report(schedule)
     base = schedule.graph.base_cost
-    assert report.recomputations == 1
-    assert report.overhead == pytest.approx(1 / base)
-    assert report.proven_overhead == pytest.approx(0.5 / base)
-    assert f"1 of {len(schedule.graph)} nodes again, {1 / base:.2%}" in str(report)
-    assert f"costs less than {0.5 / base:.2%} more" in str(report)
+    assert found.recomputations == 1
+    assert found.overhead == pytest.approx(1 / base)
+    assert found.proven_overhead == pytest.approx(0.5 / base)
+    assert f"1 of {len(schedule.graph)} nodes again, {1 / base:.2%}" in str(found)
+    assert f"costs less than {0.5 / base:.2%} more" in str(found)
 
 
 def test_nothing_recomputed():
-    report = _report()
-    assert report.recomputations == 0 and report.overhead == 0.0 and report.proven_overhead == 0.0
+    found = report()
+    assert found.recomputations == 0 and found.overhead == 0.0 and found.proven_overhead == 0.0
 
 
 def test_json_is_complete_and_plain():
-    report = _report(_recomputing())
-    values = json.loads(report.to_json())
-    assert values == report.to_dict() | {"attempts": values["attempts"]}
+    found = report(_recomputing())
+    values = json.loads(found.to_json())
+    assert values == found.to_dict() | {"attempts": values["attempts"]}
     assert values["attempts"][0]["measured_bytes"] == 5_800_000
     assert values["recomputations"] == 1 and values["nodes"] == 9
     assert {"budget_bytes", "overhead", "proven_overhead", "gap", "strategy", "status", "seconds"} <= values.keys()
@@ -111,4 +89,4 @@ def test_json_is_complete_and_plain():
 
 def test_a_report_is_a_value():
     with pytest.raises(FrozenInstanceError):
-        _report().budget_bytes = 1
+        report().budget_bytes = 1

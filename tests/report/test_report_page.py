@@ -6,17 +6,18 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from answers import answer
 from commands import flat, invoke
 from graphs import chain
 
-from checkmate_tf.errors import OutputError, PlanError
-from checkmate_tf.files.answers import answer_from_dict, load_json
+from checkmate_tf.errors import OutputError
+from checkmate_tf.files.answers import answer_from_dict
 from checkmate_tf.files.graphs import graph_to_dict, write_graph
-from checkmate_tf.files.jsonfile import read_json, write_text
+from checkmate_tf.files.jsonfile import write_text
 from checkmate_tf.files.results import result_to_dict
 from checkmate_tf.graph import Graph
 from checkmate_tf.report.html import Section, Table, page
-from checkmate_tf.schedule import Schedule, keep_all
+from checkmate_tf.schedule import keep_all
 
 EVIL = '<script>alert("1")</script><img src=x onerror=alert(2)>&\'$a$\x07'
 
@@ -48,13 +49,6 @@ class Elements(HTMLParser):
 
     def named(self, *names):
         return [attributes for tag, attributes in self.tags if tag in names]
-
-
-def answer(graph=None, sequence=(0, 1, 2, 3, 4, 5, 2, 6, 7, 8), **fields):
-    """A result for a chain of four layers, in which node 2 is computed twice."""
-    graph = graph or chain(4)
-    schedule = Schedule(graph, sequence, strategy="by hand", budget_bytes=100, lower_bound=graph.base_cost)
-    return result_to_dict(schedule) | fields
 
 
 @pytest.fixture
@@ -157,15 +151,7 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
-# -- results are replayed ---------------------------------------------------------------------------------------------
-
-
-def test_a_result_is_read_and_replayed():
-    graph = chain(4)
-    found = answer_from_dict(answer(graph), graph)
-    assert found.schedule.sequence.tolist() == [0, 1, 2, 3, 4, 5, 2, 6, 7, 8]
-    assert found.replayed.cost == found.schedule.cost == found.claims["cost"]
-    assert found.disagreements == []
+# -- answers ----------------------------------------------------------------------------------------------------------
 
 
 def test_claims_are_not_believed(files):
@@ -179,16 +165,6 @@ def test_claims_are_not_believed(files):
     assert "above its budget of 4" in warnings[2]
 
 
-def test_a_late_deallocation_counts():
-    """The plan's own peak is told, not that of a plan that frees earlier."""
-    graph = chain(4)
-    given = answer(graph, range(9))
-    late = [row for row in given["plan"] if row[0] == "compute"]
-    found = answer_from_dict(given | {"plan": late}, graph)
-    assert found.replayed.peak_bytes == graph.sizes.sum() > found.schedule.peak_bytes
-    assert any("peak_bytes is claimed" in line for line in found.disagreements)
-
-
 def test_a_result_without_a_plan(files):
     graph, result, html = files
     none = dict.fromkeys(("plan", "cost", "peak_bytes", "lower_bound", "gap"))
@@ -196,52 +172,6 @@ def test_a_result_without_a_plan(files):
     assert invoke("report", graph, result, "--html", html).exit_code == 0
     found = Elements(html.read_text(encoding="utf-8"))
     assert "no plan" in found.texts and "infeasible" in found.texts
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"plan": {}}, "plan is an object of 0; give a list"),
-        ({"plan": [["compute", 9]]}, r"plan\[0\] is a list of 2; give .* 0 to 8"),
-        ({"plan": [["compute", True]]}, r"plan\[0\] is"),
-        ({"plan": [["compute", 0], ["compute"]]}, r"plan\[1\] is"),
-        ({"plan": [["jump", 0]]}, r"plan\[0\] is"),
-        ({"plan": [["compute", 1]]}, r"plan\[0\] computes node 1 while its input 0 is not in memory"),
-        ({"plan": [["compute", 0], ["compute", 0]]}, r"plan\[1\] computes node 0, which is in memory already"),
-        ({"plan": [["deallocate", 0]]}, r"plan\[0\] frees node 0, which is not in memory"),
-        ({"plan": [["compute", 0]]}, "not one of graph 'chain4': .* never computed"),
-        ({"plan": []}, "never computed"),
-        ({"cost": "1"}, "cost is '1'; give a number"),
-        ({"cost": True}, "cost is True"),
-        ({"budget_bytes": 10**400}, "more than 60 digits"),
-        ({"strategy": None}, "strategy is missing or null"),
-        ({"format": "checkmate-result/2"}, "format is 'checkmate-result/2'"),
-    ],
-)
-def test_bad_results_name_the_place(fields, message):
-    with pytest.raises(PlanError, match=f"^bad.json: .*{message}"):
-        answer_from_dict(answer() | fields, chain(4), "bad.json")
-
-
-def test_not_a_result():
-    for data in (None, [], "text", 3):
-        with pytest.raises(PlanError, match="format is"):
-            answer_from_dict(data, chain(4))
-
-
-def test_bad_files(tmp_path):
-    path = tmp_path / "bad.json"
-    for content, message in ((b"{", "not JSON"), (b"\xff", "not JSON"), (b"[NaN]", "NaN is no number")):
-        path.write_bytes(content)
-        with pytest.raises(PlanError, match=message):
-            load_json(path)
-    path.write_text("[" * 2_000_000)
-    with pytest.raises(PlanError, match="nested too deeply"):
-        load_json(path)
-    with pytest.raises(PlanError, match="more than 1,048,576 bytes"):
-        read_json(path, "a graph", PlanError, most_bytes=1 << 20)
-    with pytest.raises(PlanError, match="cannot be read"):
-        load_json(tmp_path / "missing.json")
 
 
 # -- the command ------------------------------------------------------------------------------------------------------

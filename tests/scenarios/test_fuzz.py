@@ -84,9 +84,10 @@ def check_schedule(schedule: Schedule) -> None:
 def check_answer(answer: Answer) -> None:
     numbers = [v for v in answer.claims.values() if isinstance(v, float)]
     assert all(map(math.isfinite, numbers)) and all(isinstance(text, str) for text in answer.disagreements)
-    if answer.schedule is not None:
-        assert answer.schedule.peak_bytes <= answer.replayed.peak_bytes
-        assert answer.schedule.cost == answer.replayed.cost
+    if answer.fields is not None:
+        schedule = Schedule(GRAPH, **answer.fields)
+        assert schedule.peak_bytes <= answer.replayed.peak_bytes
+        assert schedule.cost == answer.replayed.cost
 
 
 def check_profile(table: ProfileTable) -> None:
@@ -386,7 +387,7 @@ def test_arrays_that_promise_more_than_they_hold(shape, folders):
 @pytest.mark.parametrize("name", JSON)
 def test_large_files_are_not_read(name, folders, monkeypatch):
     """A file of more bytes than a loader reads is refused without reading on."""
-    for module in ("schedule_file.", "costs.profile_file.", "costs.cache.", "costs.journal._"):
+    for module in ("files.schedules.", "profiles.file.", "costs.cache.", "profiles.journal._"):
         monkeypatch.setattr(f"checkmate_tf.{module}MAX_FILE_BYTES", 1000)
     monkeypatch.setattr(jsonfile.read_json, "__defaults__", (1000,))
     content = LOADERS[name].content + b" " * (1 << 20)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from graphs import chain, random_graphs, resnet
+from graphs import chain, orders, random_graphs, resnet
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,11 +30,7 @@ def test_matrices_by_hand():
 
 @given(random_graphs(8), st.data())
 def test_sequences_round_trip(graph, data):
-    order = []
-    for t in range(len(graph)):
-        again = [i for i in range(t) if graph.recompute_until[i] > t]
-        order += sorted(data.draw(st.sets(st.sampled_from(again)))) if again else []
-        order.append(t)
+    order = data.draw(orders(graph))
     schedule = Schedule(graph, order, strategy="test", budget_bytes=7)
     assert schedule.plan.sequence == schedule.sequence.tolist() == order
     assert (schedule.strategy, schedule.budget_bytes) == ("test", 7)

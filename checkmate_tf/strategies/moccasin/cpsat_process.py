@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
+from ...files.arrays import graph_from_arrays, graph_to_arrays
 from ...graph import Graph
 from ...solvers.json_process import JsonProcess, keep_output, limit_memory, say
 
 __all__ = ["IntervalsProcess"]
-
-_COLUMNS = ("kinds", "costs", "sizes", "workspace", "held", "recompute_until")
 
 
 class IntervalsProcess(JsonProcess):
@@ -67,9 +65,8 @@ class IntervalsProcess(JsonProcess):
         start: Sequence[int] = (),
     ) -> None:
         arrays = {
-            **{key: getattr(graph, key) for key in _COLUMNS},
-            "edges": np.array(graph.edges, dtype=np.int64).reshape(-1, 2),
-            "bytes": np.array([graph.constant_bytes, budget_bytes, memory_limit or 0], dtype=np.int64),
+            **graph_to_arrays(graph),
+            "bytes": np.array([budget_bytes, memory_limit or 0], dtype=np.int64),
             "copies": np.array(copies, dtype=np.int64),
             "settings": np.array([free, workers, seed], dtype=np.int64),
             "until": time.time() + time_limit,
@@ -88,23 +85,13 @@ def main(path: str) -> None:
 
     with np.load(path, allow_pickle=False) as file:
         fields = {key: file[key] for key in file.files}
-    constant, budget, memory_limit = fields["bytes"].tolist()
+    budget, memory_limit = fields["bytes"].tolist()
     free, workers, seed = fields["settings"].tolist()
     limit_memory(memory_limit)
     two_phases(
-        _graph(fields, constant), budget, fields["copies"].tolist(), free=bool(free), until=float(fields["until"]),
+        graph_from_arrays(fields), budget, fields["copies"].tolist(), free=bool(free), until=float(fields["until"]),
         gap=float(fields["gap"]), workers=workers, seed=seed, start=fields["start"].tolist(), tell=say,
     )  # fmt: skip
-
-
-def _graph(fields: Mapping[str, Any], constant_bytes: int) -> Graph:
-    n = len(fields["kinds"])
-    inputs: list[list[int]] = [[] for _ in range(n)]
-    for i, j in fields["edges"].tolist():
-        inputs[j].append(i)
-    names = [str(i) for i in range(n)]
-    columns = {key: fields[key] for key in _COLUMNS}
-    return Graph("child", names, inputs=inputs, constant_bytes=constant_bytes, **columns)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 
+from ...files.arrays import graph_from_arrays, graph_to_arrays
 from ...graph import Graph
 from ...solvers.json_process import JsonProcess, keep_output, limit_memory, say
 
@@ -48,13 +49,8 @@ class BoundProcess(JsonProcess):
         max_cost: float | None = None,
     ) -> None:
         arrays = {
-            "kinds": graph.kinds,
-            "costs": graph.costs,
-            "sizes": graph.sizes,
-            "workspace": graph.workspace,
-            "until": graph.recompute_until,
-            "edges": np.array(graph.edges, dtype=np.int64).reshape(-1, 2),
-            "limits": np.array([graph.constant_bytes, budget_bytes], dtype=np.int64),
+            **graph_to_arrays(graph),
+            "budget_bytes": budget_bytes,
             "time_limit": time_limit,
             "memory_limit": memory_limit or 0,
             "max_cost": np.nan if max_cost is None else max_cost,
@@ -73,22 +69,8 @@ def main(path: str) -> None:
     begun = time.perf_counter()
 
     with np.load(path, allow_pickle=False) as file:
-        n = len(file["kinds"])
-        inputs: list[list[int]] = [[] for _ in range(n)]
-        for i, j in file["edges"].tolist():
-            inputs[j].append(i)
-        graph = Graph(
-            name="child",
-            names=[str(i) for i in range(n)],
-            kinds=file["kinds"],
-            costs=file["costs"],
-            sizes=file["sizes"],
-            inputs=inputs,
-            constant_bytes=int(file["limits"][0]),
-            workspace=file["workspace"],
-            recompute_until=file["until"],
-        )
-        budget_bytes, time_limit = int(file["limits"][1]), float(file["time_limit"])
+        graph = graph_from_arrays(file)
+        budget_bytes, time_limit = int(file["budget_bytes"]), float(file["time_limit"])
         max_cost = float(file["max_cost"])
         limit_memory(int(file["memory_limit"]))
     found = bounds(graph, budget_bytes, time_limit) if np.isnan(max_cost) else peak_bounds(graph, max_cost, time_limit)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..draw.canvas import GREY, ORANGE, finish, new_figure, short
-from ..draw.plots import time_unit
 from ..graph import BACKWARD, LOSS, Graph
 from ..units import format_bytes
+from .canvas import GREY, ORANGE, finish, new_figure, short
+from .plots import time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,15 +6,15 @@ import sys
 import numpy as np
 import pytest
 from graphs import chain, unet
+from reports import report
 
 from checkmate_tf.draw.canvas import short
-from checkmate_tf.draw.plots import Curve, measured_curve, plot_memory, plot_schedule, predicted_curve
+from checkmate_tf.draw.cost_plot import layers, plot_costs
+from checkmate_tf.draw.graph_plot import places, plot_graph
+from checkmate_tf.draw.plots import Curve, measured_curve, plain_curve, plot_memory, plot_schedule, predicted_curve
 from checkmate_tf.draw.report_plot import peaks
 from checkmate_tf.graph import BACKWARD, Graph
 from checkmate_tf.plan import COMPUTE
-from checkmate_tf.report import Attempt, Peak, Report
-from checkmate_tf.report.cost_plot import layers, plot_costs
-from checkmate_tf.report.graph_plot import places, plot_graph
 from checkmate_tf.schedule import Schedule, keep_all
 
 
@@ -36,6 +36,12 @@ def test_predicted_curve_is_the_evaluators(schedule):
     assert curve.memory_bytes.max() == schedule.peak_bytes
     scale = 1e-3 if schedule.graph.cost_unit == "us" else 1.0
     assert curve.time_ms[-1] == pytest.approx(schedule.cost * scale)
+
+
+def test_the_plain_curve_is_that_of_keeping_all(schedule):
+    found, wanted = plain_curve(schedule.graph), predicted_curve(schedule, "plain")
+    assert found.time_ms.tolist() == wanted.time_ms.tolist()
+    assert found.memory_bytes.tolist() == wanted.memory_bytes.tolist()
 
 
 def test_memory_picture_has_the_asked_size_and_says_what_it_shows(tmp_path, schedule):
@@ -170,29 +176,6 @@ def test_short_names():
     assert short("conv1") == "conv1"
     assert short("a" * 20 + "b" * 20, 11) == "aaaaa…bbbbb"
     assert short("one\ntwo\x07") == "one two"
-
-
-def report(**fields):
-    schedule = Schedule(chain(4), [0, 1, 2, 3, 4, 5, 2, 6, 7, 8])
-    values = {
-        "model": "chain",
-        "device": "CPU:0",
-        "batch_size": 32,
-        "asked": "60%",
-        "budget_bytes": 6_000_000,
-        "plain_peak_bytes": 10_000_000,
-        "predicted_peak_bytes": 5_500_000,
-        "measured_peak_bytes": 5_800_000,
-        "not_measured": "",
-        "foreign_bytes": 0,
-        "variable_bytes": 1_000_000,
-        "input_bytes": 500_000,
-        "costs": "flops",
-        "attempts": (Attempt(6_000_000, 5_500_000, Peak(5_800_000, 5_800_000, 0.1), 0.1),),
-        "seconds": {"trace": 1.25},
-        "schedule": schedule,
-    }
-    return Report(**values | fields)
 
 
 def test_report_picture_has_what_was_predicted_and_measured(tmp_path):

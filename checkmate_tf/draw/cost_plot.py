@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..draw.canvas import BLUE, GREEN, ORANGE, byte_scale, finish, new_figure, short
-from ..draw.plots import time_unit
 from ..graph import BACKWARD, Graph
+from .canvas import BLUE, GREEN, ORANGE, byte_scale, finish, new_figure, short
+from .plots import time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

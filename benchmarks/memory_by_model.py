@@ -26,7 +26,7 @@ from cells import FAILED, common_options, markdown, new_figure, read_cells, run_
 if TYPE_CHECKING:
     import keras
 
-    from checkmate_tf.layers.graph import LayerCall
+    from checkmate_tf.layers.calls import LayerCall
 
 COLUMNS = (
     "network", "year", "batch", "gpu", "gpu_bytes", "parameters", "parameter_bytes", "gradient_bytes",
@@ -201,7 +201,7 @@ def slug(name: str) -> str:
 def answer(request: dict) -> dict:
     """The parts of one network's memory, in bytes."""
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-    from checkmate_tf.layers.graph import layer_calls
+    from checkmate_tf.layers.calls import layer_calls
 
     training = TRAININGS[request["network"]]
     model = training.build()

@@ -31,7 +31,7 @@ from benchmarks.lib.tables import markdown, new_figure, write_csv
 if TYPE_CHECKING:
     import keras
 
-    from checkmate_tf.layers.graph import LayerCall
+    from checkmate_tf.layers.calls import LayerCall
 
 COLUMNS = (
     "network", "year", "batch", "gpu", "gpu_bytes", "parameters", "parameter_bytes", "gradient_bytes",
@@ -206,7 +206,7 @@ def slug(name: str) -> str:
 def answer(request: dict) -> dict:
     """The parts of one network's memory, in bytes."""
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-    from checkmate_tf.layers.graph import layer_calls
+    from checkmate_tf.layers.calls import layer_calls
 
     training = TRAININGS[request["network"]]
     model = training.build()

@@ -15,6 +15,7 @@ from typing import Any
 import typer
 
 from ..errors import CheckmateError, InfeasibleBudgetError
+from ..keras.sources import BadInput
 
 __all__ = [
     "BAD_INPUT",
@@ -31,10 +32,6 @@ __all__ = [
 
 BAD_INPUT, INFEASIBLE, INTERRUPTED = 2, 3, 130
 _WIDE = 140  # columns
-
-
-class BadInput(CheckmateError, ValueError):
-    """An argument of a command that cannot be used."""
 
 
 def stdout() -> Any:

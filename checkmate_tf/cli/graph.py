@@ -7,18 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..costs import COST_MODELS, CostModels
 from ..errors import CostError
 from ..files.graphs import graph_to_dict
 from ..files.jsonfile import check_output, to_json, write_json
 from ..graph import Graph
+from ..layers import LAYER_COSTS
 from ..units import format_bytes
 from .console import BadInput, prepare_tensorflow, progress_lines, stderr
 from .planned import DEFAULT_BATCH
 
 __all__ = ["GraphCommand", "run_graph"]
 
-
-_LEVELS = {"layer": ("flops", "v100", "profile"), "op": ("flops", "profile", "roofline")}
+_LEVELS: dict[str, CostModels[Any]] = {"layer": LAYER_COSTS, "op": COST_MODELS}
 
 
 @dataclass(frozen=True)
@@ -135,17 +136,22 @@ def _precision(command: GraphCommand) -> str | None:
     return precision if precision in PRECISIONS else None
 
 
+def _names(level: str) -> list[str]:
+    """The costs of a level: its cost models, and profiles, which both levels have."""
+    return sorted({*_LEVELS[level], "profile"})
+
+
 def _check(command: GraphCommand) -> None:
     level, costs = command.level, command.costs
     if level not in _LEVELS:
         raise BadInput(f"--level {level!r} is unknown: choose one of {', '.join(_LEVELS)}")
-    if costs == "v100" and level != "layer":
+    if level == "op" and costs in LAYER_COSTS and costs not in COST_MODELS:
         raise CostError(
-            'costs "v100" (modelled V100 kernel costs) are of layers, not of ops: add --level layer, or take '
-            f"--costs {', '.join(_LEVELS[level])}"
+            f'costs "{costs}" ({LAYER_COSTS[costs].title}) are of layers, not of ops: add --level layer, or take '
+            f"--costs {', '.join(_names(level))}"
         )
-    if costs not in _LEVELS[level]:
-        known = "; ".join(f"--level {name} has {', '.join(models)}" for name, models in _LEVELS.items())
+    if costs not in _names(level):
+        known = "; ".join(f"--level {name} has {', '.join(_names(name))}" for name in _LEVELS)
         raise BadInput(f"--costs {costs!r} is unknown at --level {level}: {known}")
     if command.profile is not None:
         if costs != "profile":

@@ -1,58 +1,144 @@
-"""Cost models: what computing an operation takes.
+"""Cost models of operations: what computing one takes.
 
-`COST_MODELS` maps a name to a function (ops, **options) -> (len(ops),) costs:
+`COST_MODELS` is the registry of this level; `op_costs` asks a model by its name. A callable (op -> cost) or an array of
+costs serves as well. Nothing here imports TensorFlow until costs are asked for. The files, each using those above it:
 
-- `profile`: microseconds, measured on this device and cached (`profile.py`);
-- `roofline`: microseconds, max of FLOPs / peak and bytes / bandwidth (`roofline.py`);
-- `flops`: floating-point operations (`flops.py`); hardly counts elementwise work.
-
-A callable (op -> cost) or an array of costs serves as well. Nothing here imports TensorFlow until costs are asked for.
+- `sizes.py`: elements and bytes of tensors, from static shapes;
+- `counts.py`: what counting FLOPs shares between operations and layers;
+- `alone/`: one operation run by itself: its attributes, its inputs and its functions;
+- `calls.py`: loops and branches, as totals over the functions that they call;
+- `flops.py`: floating-point operations; the cost model "flops";
+- `roofline.py`: the longer of computing and moving bytes; the cost model "roofline";
+- `signature.py`: which operations take the same time;
+- `cache.py`: measured times and workspaces on disk;
+- `timed.py`: operations timed on this device; the cost model "profile";
+- `workspace.py`: what their kernels allocate while they run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import CostError
 
-__all__ = ["COST_MODELS", "COST_UNITS", "CostSpec", "cost_unit", "op_costs"]
+__all__ = ["COST_MODELS", "CostModel", "CostModels", "CostSpec", "OpCosts", "cost_unit", "op_costs"]
 
 CostSpec: TypeAlias = str | Callable[[Any], float] | ArrayLike
+"""How users say costs of operations: a name in `COST_MODELS`, a callable (op -> cost), or one cost for each."""
+
+Model = TypeVar("Model", covariant=True)
 
 
-def _profile(ops: Sequence[Any], **options: Any) -> NDArray[np.float64]:
-    from .profile import profile_ops
+@dataclass(frozen=True)
+class CostModel(Generic[Model]):
+    """A cost model with a name.
 
-    return profile_ops(ops, **options)
+    Attributes
+    ----------
+    name : str
+    unit : str
+        Of its costs: "us", "flop" or "multiply-add".
+    title : str
+        What it is, in words.
+    load : callable () -> Model
+        Imports the model, and gives it.
+    """
+
+    name: str
+    unit: str
+    title: str
+    load: Callable[[], Model]
 
 
-def _flops(ops: Sequence[Any], **options: Any) -> NDArray[np.float64]:
+@dataclass(frozen=True, eq=False)
+class CostModels(Mapping[str, CostModel[Model]]):
+    """The cost models of a level, by name: one registry for each level, one way to look a name up.
+
+    Attributes
+    ----------
+    level : str
+        What they are costs of: "op" or "layer".
+    otherwise : str
+        What may be given instead of a name, in words.
+    models : tuple of CostModel
+    """
+
+    level: str
+    otherwise: str
+    models: tuple[CostModel[Model], ...]
+
+    def __getitem__(self, name: str) -> CostModel[Model]:
+        for model in self.models:
+            if model.name == name:
+                return model
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (model.name for model in self.models)
+
+    def __len__(self) -> int:
+        return len(self.models)
+
+    def find(self, name: str) -> CostModel[Model]:
+        """The model of a name.
+
+        Raises
+        ------
+        CostError
+            If there is none; lists those that there are.
+        """
+        if name not in self:
+            raise CostError(
+                f"costs={name!r} is not a cost model; there are {', '.join(map(repr, self))} for {self.level}s, or "
+                f"give {self.otherwise}"
+            )
+        return self[name]
+
+
+class OpCosts(Protocol):
+    """A cost model of operations: (n,) costs of n tf.Operations, with options of its own."""
+
+    def __call__(self, ops: Sequence[Any], /, *args: Any, **options: Any) -> NDArray[np.float64]: ...
+
+
+def _profile() -> OpCosts:
+    from .timed import timed_costs
+
+    return timed_costs
+
+
+def _flops() -> OpCosts:
     from .flops import op_cost_flops
 
-    return op_cost_flops(ops, **options)
+    return op_cost_flops
 
 
-def _roofline(ops: Sequence[Any], **options: Any) -> NDArray[np.float64]:
+def _roofline() -> OpCosts:
     from .roofline import roofline_costs
 
-    return roofline_costs(ops, **options)
+    return roofline_costs
 
 
-COST_MODELS: dict[str, Callable[..., NDArray[np.float64]]] = {
-    "profile": _profile,
-    "flops": _flops,
-    "roofline": _roofline,
-}
-COST_UNITS = {"profile": "us", "flops": "flop", "roofline": "us"}
+COST_MODELS: CostModels[OpCosts] = CostModels(
+    level="op",
+    otherwise="a callable (op -> cost) or one cost for each operation",
+    models=(
+        CostModel("profile", "us", "measured on this device", _profile),
+        CostModel("flops", "flop", "floating-point operations", _flops),
+        CostModel("roofline", "us", "the longer of computing and moving bytes", _roofline),
+    ),
+)
+"""The cost models of operations by name; those of layers are in `layers.LAYER_COSTS`."""
 
 
 def cost_unit(costs: CostSpec) -> str:
     """Unit of a cost model's answers; `""` where only the user knows."""
-    return COST_UNITS.get(costs, "") if isinstance(costs, str) else ""
+    return COST_MODELS[costs].unit if isinstance(costs, str) and costs in COST_MODELS else ""
 
 
 def op_costs(ops: Sequence[Any], costs: CostSpec = "profile", **options: Any) -> NDArray[np.float64]:
@@ -75,12 +161,7 @@ def op_costs(ops: Sequence[Any], costs: CostSpec = "profile", **options: Any) ->
         If the name is unknown, or a cost is not a number, not finite or negative; names the operation.
     """
     if isinstance(costs, str):
-        if costs not in COST_MODELS:
-            raise CostError(
-                f"costs={costs!r} is not a cost model; there are {', '.join(map(repr, COST_MODELS))}, or give a "
-                "callable (op -> cost) or one cost for each operation"
-            )
-        return _validated(ops, COST_MODELS[costs](ops, **options))
+        return _validated(ops, COST_MODELS.find(costs).load()(ops, **options))
     if options:
         raise CostError(f"options {sorted(options)} are for named cost models, but costs is a {type(costs).__name__}")
     if callable(costs):

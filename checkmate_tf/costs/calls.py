@@ -8,15 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["called_graphs", "call_total", "trip_count"]
-
-
-def called_graphs(op: Any) -> list[Any]:
-    """FuncGraphs of the functions that an operation calls; those that cannot be found are left out."""
-    from .eager import function_graph
-
-    names = [attr.name for attr in op.op_def.attr if attr.type == "func"]
-    return [graph for name in names if (graph := function_graph(op, name)) is not None]
+__all__ = ["call_total", "iterations_of"]
 
 
 def call_total(op: Any, measure: Callable[[Any, int | None], float], unknown_dim: int | None = None) -> float:
@@ -32,14 +24,16 @@ def call_total(op: Any, measure: Callable[[Any, int | None], float], unknown_dim
     Returns
     -------
     float
-        Loops: body and condition times `trip_count`, or once; branches: the dearest one; calls: the function.
+        Loops: body and condition times `iterations_of`, or once; branches: the dearest one; calls: the function.
     """
+    from .alone.eager import called_graphs
+
     totals = []
     for graph in called_graphs(op):
         unknown = _batch_of(op, graph, unknown_dim)
         totals.append(sum(measure(inner, unknown) for inner in graph.get_operations()))
     if "While" in op.type:
-        return sum(totals) * (trip_count(op) or 1)
+        return sum(totals) * (iterations_of(op) or 1)
     return max(totals, default=0.0)
 
 
@@ -54,7 +48,7 @@ def _batch_of(op: Any, graph: Any, default: int | None) -> int | None:
     return seen.most_common(1)[0][0] if seen else default
 
 
-def trip_count(op: Any, values: Callable[[Any], np.ndarray | None] | None = None) -> int | None:
+def iterations_of(op: Any, values: Callable[[Any], np.ndarray | None] | None = None) -> int | None:
     """Iterations of a While, if its condition bounds a counter by a value known from constants and static shapes.
 
     The condition is searched for `Less` between integer scalars; a gradient loop, bounded by the counter of its forward
@@ -65,10 +59,10 @@ def trip_count(op: Any, values: Callable[[Any], np.ndarray | None] | None = None
     int or None
         None if no bound is known.
     """
-    from .eager import function_graph
-    from .values import StaticValues
+    from .alone.eager import called_graph
+    from .alone.values import StaticValues
 
-    condition = function_graph(op, "cond") if "While" in op.type else None
+    condition = called_graph(op, "cond") if "While" in op.type else None
     if condition is None:
         return None
     values = values or StaticValues()
@@ -80,7 +74,7 @@ def trip_count(op: Any, values: Callable[[Any], np.ndarray | None] | None = None
         outer = op.inputs[place[tensor.ref()]] if tensor.ref() in place else tensor
         value = values(outer)
         if value is None:
-            return trip_count(outer.op, values) if "While" in outer.op.type else None
+            return iterations_of(outer.op, values) if "While" in outer.op.type else None
         return int(value) if np.ndim(value) == 0 else None
 
     bounds = []

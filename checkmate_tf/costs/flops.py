@@ -20,32 +20,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .counts import CALLS, CUBIC, LINEAR, RANDOM, SOFTMAX, TRANSCENDENTAL, VIEWS, words
 from .sizes import OPAQUE, dims, elements, output_elements
 
-__all__ = ["CALLS", "SOURCES", "TRANSCENDENTAL", "VIEWS", "op_cost_flops", "op_flops", "words"]
+__all__ = ["op_cost_flops", "op_flops"]
 
-TRANSCENDENTAL = 8
-
-
-def words(text: str) -> frozenset[str]:
-    """A set of names from one string."""
-    return frozenset(text.split())
-
-
-#: Values that exist before the step or cost nothing to name.
-SOURCES = words("Const Placeholder PlaceholderWithDefault NoOp VarHandleOp")
-#: The same bytes under another shape, and reads that share the variable's buffer.
-VIEWS = SOURCES | words(
-    "Identity IdentityN Reshape Squeeze ExpandDims StopGradient PreventGradient ReadVariableOp AssignVariableOp "
-    "EnsureShape CheckNumerics Snapshot Bitcast OptimizationBarrier"
-)
 _SHAPE_OPS = words(
     "Shape ShapeN Size Rank VariableShape BroadcastGradientArgs BroadcastArgs InvertPermutation ConcatOffset "
     "StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg StatelessRandomGetAlg EmptyTensorList Assert "
     "TensorListReserve TensorListFromTensor TensorListGetItem TensorListSetItem TensorListPushBack "
     "TensorListPopBack TensorListLength TensorListElementShape"
 )
-CALLS = words("While StatelessWhile If StatelessIf Case StatelessCase PartitionedCall StatefulPartitionedCall")
 
 # FLOPs for each element of the (first) output.
 _PER_OUTPUT: dict[str, float] = dict.fromkeys(
@@ -59,19 +44,22 @@ _PER_OUTPUT |= {"SquaredDifference": 2, "DivNoNan": 1, "Relu6": 2, "LeakyRelu": 
 _PER_OUTPUT |= {"SigmoidGrad": 3, "TanhGrad": 3, "SqrtGrad": 2, "RsqrtGrad": 4, "InvGrad": 3, "ReciprocalGrad": 3}
 _PER_OUTPUT |= {"ReluGrad": 1, "Relu6Grad": 2, "LeakyReluGrad": 2, "EluGrad": 3, "SeluGrad": 3}
 _PER_OUTPUT |= {"SoftplusGrad": TRANSCENDENTAL + 2, "SoftsignGrad": 4, "Softsign": 3}
-_PER_OUTPUT |= {"Softmax": TRANSCENDENTAL + 4, "LogSoftmax": TRANSCENDENTAL + 4}  # max, subtract, exp, sum, divide
+_PER_OUTPUT |= {"Softmax": SOFTMAX, "LogSoftmax": SOFTMAX}
 _PER_OUTPUT |= dict.fromkeys(
-    words("RandomUniform RandomUniformInt StatelessRandomUniform StatelessRandomUniformV2"), 10
+    words(
+        "RandomUniform RandomUniformInt StatelessRandomUniform StatelessRandomUniformV2 StatelessRandomUniformInt "
+        "StatelessRandomUniformIntV2"
+    ),
+    RANDOM,
 )
-_PER_OUTPUT |= dict.fromkeys(["StatelessRandomUniformInt", "StatelessRandomUniformIntV2"], 10)
 _PER_OUTPUT |= dict.fromkeys(
     words(
         "RandomStandardNormal TruncatedNormal StatelessRandomNormal StatelessRandomNormalV2 StatelessTruncatedNormal "
         "StatelessTruncatedNormalV2"
     ),
-    10 + 2 * TRANSCENDENTAL,
+    RANDOM + 2 * TRANSCENDENTAL,
 )
-_PER_OUTPUT |= {"ResizeBilinear": 7, "ResizeBicubic": 30}
+_PER_OUTPUT |= {"ResizeBilinear": LINEAR, "ResizeBicubic": CUBIC}
 
 # FLOPs for each element of one input: (which input, how many).
 _PER_INPUT: dict[str, tuple[int, float]] = dict.fromkeys(
@@ -81,13 +69,11 @@ _PER_INPUT: dict[str, tuple[int, float]] = dict.fromkeys(
     ),
     (0, 1),
 )
-_PER_INPUT |= dict.fromkeys(
-    ["SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits"], (0, TRANSCENDENTAL + 6)
-)
+_PER_INPUT |= dict.fromkeys(["SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits"], (0, SOFTMAX + 2))
 _PER_INPUT |= dict.fromkeys(["AssignAddVariableOp", "AssignSubVariableOp"], (1, 1))
 _PER_INPUT |= dict.fromkeys(words("ResourceScatterAdd ResourceScatterSub ResourceScatterUpdate ScatterNd"), (-1, 1))
 _PER_INPUT |= dict.fromkeys(["TensorScatterUpdate", "TensorScatterAdd", "TensorScatterSub"], (2, 1))
-_PER_INPUT |= {"ScatterNd": (1, 1), "ResizeBilinearGrad": (0, 7), "MaxPoolGradWithArgmax": (1, 1)}
+_PER_INPUT |= {"ScatterNd": (1, 1), "ResizeBilinearGrad": (0, LINEAR), "MaxPoolGradWithArgmax": (1, 1)}
 
 _APPLY = 8  # FLOPs an element of a fused optimizer update, between 2 (gradient descent) and 12 (Adam)
 

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CostError
-from .flops import CALLS, SOURCES, VIEWS, op_flops
+from .counts import CALLS, SOURCES, VIEWS
+from .flops import op_flops
 from .sizes import OPAQUE, num_bytes
 
 __all__ = ["Rates", "measure_rates", "op_traffic_bytes", "roofline_costs", "roofline_us"]

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .calls import called_graphs
-from .eager import handle_shape_dtype
-from .values import StaticValues
+from .alone.eager import called_graphs, handle_shape_dtype
+from .alone.values import StaticValues
 
 __all__ = ["Signer"]
 

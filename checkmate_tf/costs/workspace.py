@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from ..trace.ops import ELEMENTWISE
 from . import cache as disk
-from .eager import RUN_ERRORS
-from .fabricate import Fabricator, may_run
-from .profile import SMALL_BYTES, default_device, group_by_signature, runner, setting
+from .alone.eager import RUN_ERRORS
+from .alone.fabricate import Fabricator, may_run
+from .setting import default_device, setting
 from .signature import Signer
+from .timed import SMALL_BYTES, group_by_signature, runner
 
 __all__ = ["op_workspaces"]
 

@@ -1,4 +1,4 @@
-"""MODEL on the command line: a keras.applications name, a `.keras` file, or `file.py:function`."""
+"""Models by name, as commands take them: in keras.applications, a `.keras` file, or `file.py:function`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..cli.console import BadInput
+from ..errors import CheckmateError
 
-__all__ = ["compile_if_needed", "load_model", "parse_shape"]
+__all__ = ["BadInput", "compile_if_needed", "load_model", "parse_shape"]
 
 _FORMS = "give a name in keras.applications (e.g. ResNet50), a .keras file, or file.py:function"
+
+
+class BadInput(CheckmateError, ValueError):
+    """What somebody typed, as the name of a model or an argument of a command, cannot be used."""
 
 
 def parse_shape(text: str | None) -> tuple[int, ...] | None:

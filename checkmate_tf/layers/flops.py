@@ -22,16 +22,19 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..costs.flops import TRANSCENDENTAL as T
-from ..costs.flops import words
-from ..errors import CostError
+import numpy as np
+from numpy.typing import NDArray
+
+from ..costs.counts import CUBIC, LINEAR, RANDOM, SOFTMAX, words
+from ..costs.counts import TRANSCENDENTAL as T
+from ..errors import CheckmateError, CostError
+from .calls import LayerCalls, layer_calls
 from .operation_flops import OPERATIONS
 from .work import (
     DROPOUT,
-    RANDOM,
     Rule,
     Shapes,
     Work,
@@ -50,11 +53,12 @@ from .work import (
     size,
 )
 
-__all__ = ["CONVENTIONS", "Work", "layer_flops", "layer_work"]
+__all__ = ["CONVENTIONS", "Work", "layer_flops", "layer_work", "step_flops", "with_gradients"]
 
 log = logging.getLogger(__name__)
 
 CONVENTIONS = ("multiply-adds", "artifact", "true")
+_GRADIENT_COST = 2.0  # in forward passes
 
 
 def layer_flops(layer: Any, input_shapes: Shapes, output_shapes: Shapes, convention: str = "multiply-adds") -> float:
@@ -88,6 +92,33 @@ def layer_flops(layer: Any, input_shapes: Shapes, output_shapes: Shapes, convent
         return float(_ARTIFACT[kind](layer, input_shapes, output_shapes))
     work = layer_work(layer, input_shapes, output_shapes)
     return 2.0 * work.macs + work.other if convention == "true" else float(work.macs)
+
+
+def step_flops(known: LayerCalls, gradients: Sequence[int], convention: str) -> NDArray[np.float64]:
+    """FLOPs of all nodes of a layer-level graph, by a convention of `layer_flops`.
+
+    Parameters
+    ----------
+    known : LayerCalls
+    gradients : sequence of int
+        Calls that have a gradient node, in the order of these nodes.
+    convention : {"multiply-adds", "artifact", "true"}
+
+    Returns
+    -------
+    (n,) float
+        Of the calls, the loss, the gradients; as `with_gradients`.
+    """
+    forward = [layer_flops(c.operation, c.argument_shapes, c.output_shapes, convention) for c in known.calls]
+    return with_gradients(forward, gradients)
+
+
+def with_gradients(forward: Sequence[float], gradients: Sequence[int]) -> NDArray[np.float64]:
+    """Costs of calls, the loss and gradients from those of the forward pass: the loss is free.
+
+    A gradient costs two forward passes: one for the gradients of inputs, one for those of weights.
+    """
+    return np.array([*forward, 0.0, *(_GRADIENT_COST * forward[i] for i in gradients)])
 
 
 def layer_work(layer: Any, input_shapes: Shapes, output_shapes: Shapes) -> Work:
@@ -251,9 +282,6 @@ def _wrapper(layer: Any, ins: Shapes, outs: Shapes) -> Work:
 
 def _model(layer: Any, ins: Shapes, outs: Shapes) -> Work | None:
     """A functional model inside a wrapper: the sum of its layers."""
-    from ..errors import CheckmateError
-    from .graph import layer_calls
-
     try:
         calls = layer_calls(layer, ins[0][0]).calls
     except CheckmateError:
@@ -281,7 +309,7 @@ def _pool(layer: Any, ins: Shapes, outs: Shapes) -> Work:
 
 
 def _upsample(layer: Any, ins: Shapes, outs: Shapes) -> Work:
-    each = {"nearest": 0, "bilinear": 7}.get(getattr(layer, "interpolation", "nearest"), 30)  # as in flops.py
+    each = {"nearest": 0, "bilinear": LINEAR}.get(getattr(layer, "interpolation", "nearest"), CUBIC)
     return Work(other=size(outs[:1]) * each)
 
 
@@ -315,7 +343,7 @@ _LAYERS: dict[str, Rule] = {
     "LeakyReLU": each_output(2),
     "PReLU": each_output(2),
     "ELU": each_output(T),
-    "Softmax": each_output(T + 4),
+    "Softmax": each_output(SOFTMAX),
     "BatchNormalization": each_output(6),  # mean 1, variance 3, scale and shift 2
     "LayerNormalization": each_output(6),
     "GroupNormalization": each_output(6),

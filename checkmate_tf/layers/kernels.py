@@ -12,7 +12,7 @@ from typing import TypeAlias
 from .work import Shapes, size
 
 __all__ = [
-    "WIDTH", "Kernel", "Launches", "add_bias", "convolution", "elementwise", "num_bytes", "paired", "product",
+    "WIDTH", "Kernel", "Launches", "add_bias", "convolution", "elementwise", "fp32_bytes", "paired", "product",
     "product_of_values", "traffic",
 ]  # fmt: skip
 
@@ -77,8 +77,8 @@ class Launches:
         return self + inner
 
 
-def num_bytes(shapes: Shapes) -> float:
-    """Bytes of tensors of these shapes."""
+def fp32_bytes(shapes: Shapes) -> float:
+    """Bytes of tensors of these shapes in fp32, which kernels are modelled in."""
     return float(WIDTH * size(shapes))
 
 
@@ -94,7 +94,7 @@ def elementwise(ins: float, outs: float) -> Launches:
 
 def add_bias(outs: Shapes) -> Launches:
     """A bias on the first output; its gradient is a sum."""
-    return Launches(traffic(2 * num_bytes(outs[:1])), weight_gradient=traffic(num_bytes(outs[:1])))
+    return Launches(traffic(2 * fp32_bytes(outs[:1])), weight_gradient=traffic(fp32_bytes(outs[:1])))
 
 
 def paired(kind: str, moved_bytes: float) -> Launches:

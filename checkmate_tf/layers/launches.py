@@ -24,7 +24,9 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Any, TypeAlias
 
-from ..costs.flops import words
+from ..costs.counts import words
+from ..errors import CheckmateError
+from .calls import layer_calls
 from .flops import layer_work
 from .kernels import (
     WIDTH,
@@ -33,7 +35,7 @@ from .kernels import (
     add_bias,
     convolution,
     elementwise,
-    num_bytes,
+    fp32_bytes,
     paired,
     product,
     product_of_values,
@@ -68,7 +70,7 @@ def _activation(function: Any, outs: Shapes) -> Launches:
     name = str(getattr(function, "__name__", "linear"))
     if name == "linear":
         return Launches()
-    moved = num_bytes(outs[:1])
+    moved = fp32_bytes(outs[:1])
     return paired("relu", 2 * moved) if name in _RELUS else elementwise(moved, moved)
 
 
@@ -107,31 +109,31 @@ def _conv(layer: Any, ins: Shapes, outs: Shapes) -> Launches:
     kind = conv_kind(window, tuple(layer.strides), tuple(layer.dilation_rate), depth, layer.groups)
     macs = layer_work(layer, ins, outs).macs
     weights = math.prod(window) * depth // layer.groups * layer.filters
-    return _finish(layer, convolution(kind, 2 * macs, num_bytes(ins[:1]) + num_bytes(outs[:1]), weights), outs)
+    return _finish(layer, convolution(kind, 2 * macs, fp32_bytes(ins[:1]) + fp32_bytes(outs[:1]), weights), outs)
 
 
 def _conv_transpose(layer: Any, ins: Shapes, outs: Shapes) -> Launches:
     macs = layer_work(layer, ins, outs).macs
     weights = math.prod(layer.kernel_size) * channels(layer, ins[0]) * layer.filters
-    return _finish(layer, product(macs, num_bytes(ins[:1]) + num_bytes(outs[:1]), weights, "traffic"), outs)
+    return _finish(layer, product(macs, fp32_bytes(ins[:1]) + fp32_bytes(outs[:1]), weights, "traffic"), outs)
 
 
 def _depthwise(layer: Any, ins: Shapes, outs: Shapes) -> Launches:
     macs = layer_work(layer, ins, outs).macs
     weights = math.prod(layer.kernel_size) * channels(layer, outs[0])
-    return _finish(layer, convolution("dwconv2d", 2 * macs, num_bytes(ins[:1]) + num_bytes(outs[:1]), weights), outs)
+    return _finish(layer, convolution("dwconv2d", 2 * macs, fp32_bytes(ins[:1]) + fp32_bytes(outs[:1]), weights), outs)
 
 
 def _separable(layer: Any, ins: Shapes, outs: Shapes) -> Launches:
     depth, window = channels(layer, ins[0]) * layer.depth_multiplier, math.prod(layer.kernel_size)
     middle = size(outs[:1]) // layer.filters * depth
-    first = convolution("dwconv2d", 2 * middle * window, num_bytes(ins[:1]) + WIDTH * middle, window * depth)
-    moved, weights = WIDTH * middle + num_bytes(outs[:1]), depth * layer.filters
+    first = convolution("dwconv2d", 2 * middle * window, fp32_bytes(ins[:1]) + WIDTH * middle, window * depth)
+    moved, weights = WIDTH * middle + fp32_bytes(outs[:1]), depth * layer.filters
     return _finish(layer, first.then(convolution("conv1x1", 2 * middle * layer.filters, moved, weights)), outs)
 
 
 def _dense(layer: Any, ins: Shapes, outs: Shapes) -> Launches:
-    macs, moved = layer_work(layer, ins, outs).macs, num_bytes(ins[:1]) + num_bytes(outs[:1])
+    macs, moved = layer_work(layer, ins, outs).macs, fp32_bytes(ins[:1]) + fp32_bytes(outs[:1])
     bias = layer.bias is not None
     return _finish(layer, product(macs, moved, math.prod(layer.kernel.shape)), outs, bias)
 
@@ -139,12 +141,12 @@ def _dense(layer: Any, ins: Shapes, outs: Shapes) -> Launches:
 def _embedding(layer: Any, ins: Shapes, outs: Shapes) -> Launches:
     if layer_work(layer, ins, outs).macs:  # the transposed table, as an output layer
         return _other(layer, ins, outs)
-    rows = traffic(num_bytes(ins[:1]) + 2 * num_bytes(outs[:1]))
+    rows = traffic(fp32_bytes(ins[:1]) + 2 * fp32_bytes(outs[:1]))
     return Launches(rows, weight_gradient=rows)
 
 
 def _recurrent(layer: Any, ins: Shapes, outs: Shapes) -> Launches:
-    steps, moved = ins[0][1], num_bytes(ins[:1]) + num_bytes(outs)
+    steps, moved = ins[0][1], fp32_bytes(ins[:1]) + fp32_bytes(outs)
     step = product(layer_work(layer, ins, outs).macs, moved, _weights(layer), times=steps)
     gates = Kernel("traffic", moved_bytes=moved / steps, times=steps)
     return step.then(Launches((gates,), input_gradient=(gates,)))
@@ -194,12 +196,12 @@ def _attention(layer: Any, ins: Shapes, outs: Shapes) -> Launches:
     pairs = math.prod(query[:-1]) * value[-2]
     macs = pairs * query[-1]
     if adds_keys(layer):  # every sum of a query and a key is written, and read
-        moved = num_bytes(ins[:2]) + WIDTH * (2 * macs + pairs)
+        moved = fp32_bytes(ins[:2]) + WIDTH * (2 * macs + pairs)
         scores = _owned(layer, product_of_values(macs, moved, "traffic"))
     else:
-        scores = _owned(layer, product_of_values(macs, num_bytes(ins[:2]) + WIDTH * pairs))
+        scores = _owned(layer, product_of_values(macs, fp32_bytes(ins[:2]) + WIDTH * pairs))
     made = scores.then(_scored(pairs, getattr(layer, "dropout", 0)))
-    return made.then(product_of_values(pairs * value[-1], WIDTH * pairs + num_bytes([value]) + num_bytes(outs[:1])))
+    return made.then(product_of_values(pairs * value[-1], WIDTH * pairs + fp32_bytes([value]) + fp32_bytes(outs[:1])))
 
 
 # Layers that wait for memory --------------------------------------------------------------------------------------
@@ -210,23 +212,23 @@ def _view(layer: Any, ins: Shapes, outs: Shapes) -> Launches:
 
 
 def _each(layer: Any, ins: Shapes, outs: Shapes) -> Launches:
-    return _owned(layer, elementwise(num_bytes(ins), num_bytes(outs)))
+    return _owned(layer, elementwise(fp32_bytes(ins), fp32_bytes(outs)))
 
 
 def _linear(layer: Any, ins: Shapes, outs: Shapes) -> Launches:
-    moved = traffic(num_bytes(ins) + num_bytes(outs))
+    moved = traffic(fp32_bytes(ins) + fp32_bytes(outs))
     return Launches(moved, input_gradient=moved)
 
 
 def _sum(layer: Any, ins: Shapes, outs: Shapes) -> Launches:
     """The gradient of a sum is passed on as it is; where an operand was broadcast, summed."""
-    moved = traffic(num_bytes(ins) + num_bytes(outs))
+    moved = traffic(fp32_bytes(ins) + fp32_bytes(outs))
     alike = all(shape == outs[0] for shape in ins)
     return Launches(moved, input_gradient=() if alike else moved)
 
 
 def _relu(layer: Any, ins: Shapes, outs: Shapes) -> Launches:
-    return _owned(layer, paired("relu", num_bytes(ins[:1]) + num_bytes(outs[:1])))
+    return _owned(layer, paired("relu", fp32_bytes(ins[:1]) + fp32_bytes(outs[:1])))
 
 
 def _activate(layer: Any, ins: Shapes, outs: Shapes) -> Launches:
@@ -234,11 +236,11 @@ def _activate(layer: Any, ins: Shapes, outs: Shapes) -> Launches:
 
 
 def _batch_norm(layer: Any, ins: Shapes, outs: Shapes) -> Launches:
-    return _owned(layer, paired("batchnorm", num_bytes(ins[:1]) + num_bytes(outs[:1])))
+    return _owned(layer, paired("batchnorm", fp32_bytes(ins[:1]) + fp32_bytes(outs[:1])))
 
 
 def _max_pool(layer: Any, ins: Shapes, outs: Shapes) -> Launches:
-    return paired("maxpool", num_bytes(ins[:1]) + num_bytes(outs[:1]))
+    return paired("maxpool", fp32_bytes(ins[:1]) + fp32_bytes(outs[:1]))
 
 
 def _dropout(layer: Any, ins: Shapes, outs: Shapes) -> Launches:
@@ -250,7 +252,7 @@ def _other(layer: Any, ins: Shapes, outs: Shapes) -> Launches:
     macs, weights = layer_work(layer, ins, outs).macs, _weights(layer)
     if not macs:
         return _each(layer, ins, outs)
-    moved = num_bytes(ins) + num_bytes(outs)
+    moved = fp32_bytes(ins) + fp32_bytes(outs)
     return product(macs, moved, weights) if weights else product_of_values(macs, moved)
 
 
@@ -281,9 +283,6 @@ def _bidirectional(layer: Any, ins: Shapes, outs: Shapes) -> Launches:
 
 def _model(layer: Any, ins: Shapes, outs: Shapes) -> Launches:
     """A functional model inside a wrapper: its layers one after the other."""
-    from ..errors import CheckmateError
-    from .graph import layer_calls
-
     try:
         calls = layer_calls(layer, ins[0][0]).calls
     except CheckmateError:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..costs.flops import TRANSCENDENTAL as T
-from ..costs.flops import words
+from ..costs.counts import SOFTMAX, words
+from ..costs.counts import TRANSCENDENTAL as T
 from .work import Rule, Shapes, Work, each_input, each_output, einsum_macs, free, relu, scores, size
 
 __all__ = ["OPERATIONS"]
@@ -93,8 +93,8 @@ OPERATIONS: dict[str, Rule] = {
     "BatchNorm": each_output(2),  # its statistics are given
     "Normalize": each_output(3),
     "Logsumexp": each_input(T + 3),
-    "Softmax": each_output(T + 4),
-    "LogSoftmax": each_output(T + 4),
+    "Softmax": each_output(SOFTMAX),
+    "LogSoftmax": each_output(SOFTMAX),
     "ReLU": relu,  # keras.activations.relu with a slope or a bound
     "Silu": each_output(T + 1),
     "Gelu": each_output(T + 4),

@@ -45,7 +45,7 @@ import numpy as np
 from ..errors import CostError, ModelError
 from ..graph import BACKWARD, FORWARD, LOSS, Graph
 from ..operators import Implementation, OperatorGraph
-from .graph import LayerCall, layer_calls, parameter_bytes
+from .calls import LayerCall, layer_calls, parameter_bytes
 from .kernels import traffic
 from .reads import IN_PLACE, READS, activation_kind, gradient_kind, pool_window
 from .v100 import LayerTime, kernel_us, layer_us

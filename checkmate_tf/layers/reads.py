@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..costs.flops import words
+from ..costs.counts import words
 from .work import nearest
 
 __all__ = ["IN_PLACE", "READS", "activation_kind", "gradient_kind", "pool_window"]

@@ -1,14 +1,15 @@
 """The calls of a model's layers as functions that run alone: which tensors each one reads, and what its gradient needs.
 
-`layers.graph` says what calls there are, in order, with static shapes. Here the same walk is taken once more with the
-Keras nodes, which hold the arguments of each call: every tensor with its dtype, masks and initial states included.
+`calls.py` says what calls there are, with every tensor that each reads and makes. Here a call becomes a function of
+these tensors, masks and initial states included, which `profiles/layers.py` times with and without its gradient.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -17,29 +18,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from ..costs.fabricate import fabricate
-from ..errors import TraceError
-from ..graph import BACKWARD
-from .graph import LayerCall, Shape, layer_calls, layer_graph
+from ..costs.alone.fabricate import fabricate
+from .calls import LayerCall, Value, layer_calls
 
-__all__ = ["LayerRun", "Value", "example", "layer_runs"]
+__all__ = ["LayerRun", "layer_runs", "fabricated_input"]
 
 _NO_MATTER = ("_initializer", "_regularizer", "_constraint")  # settings that take no time in a layer's call,
 _ACTIVITY = "activity_regularizer"  # but for this one
-
-
-@dataclass(frozen=True)
-class Value:
-    """A tensor between layers: which call made it (-1: an input of the model), as which output; shape and dtype."""
-
-    call: int
-    index: int
-    shape: Shape
-    dtype: str
-
-    @property
-    def floating(self) -> bool:
-        return "float" in self.dtype or "complex" in self.dtype
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,11 +34,6 @@ class LayerRun:
     Attributes
     ----------
     call : LayerCall
-    node : keras Node
-        Holds the arguments of the call.
-    arguments : tuple of Value
-        The tensors among them, in the order of `node.arguments.keras_tensors`.
-    outputs : tuple of Value
     wanted : tuple of bool
         Of each argument: something before it is trained, so its gradient is needed.
     arriving : tuple of int
@@ -63,9 +43,6 @@ class LayerRun:
     """
 
     call: LayerCall
-    node: Any
-    arguments: tuple[Value, ...]
-    outputs: tuple[Value, ...]
     wanted: tuple[bool, ...]
     arriving: tuple[int, ...]
     has_gradient: bool
@@ -73,7 +50,7 @@ class LayerRun:
     @property
     def weights(self) -> list[Any]:
         """The call's trainable weights."""
-        return list(getattr(self.node.operation, "trainable_weights", ()))
+        return list(getattr(self.call.operation, "trainable_weights", ()))
 
     @property
     def differentiates(self) -> bool:
@@ -82,19 +59,20 @@ class LayerRun:
 
     def __call__(self, tensors: Sequence[Any]) -> list[Any]:
         """The flat outputs of the call on given tensors, as in training."""
-        keras_tensors = self.node.arguments.keras_tensors
+        keras_tensors = self.call.node.arguments.keras_tensors
         given = {id(t): x for t, x in zip(keras_tensors, tensors, strict=True)}
-        args, kwargs = self.node.arguments.fill_in(given)
-        if _takes_training(self.node.operation):
+        args, kwargs = self.call.node.arguments.fill_in(given)
+        if _takes_training(self.call.operation):
             kwargs = {**kwargs, "training": True}  # as a functional model does, whatever its layers were built with
-        return keras.tree.flatten(self.node.operation(*args, **kwargs))
+        return keras.tree.flatten(self.call.operation(*args, **kwargs))
 
     def key(self) -> str:
         """What makes two calls take the same time: class, settings, weights, tensors, gradients."""
-        operation = self.node.operation
-        tensors = [f"{v.dtype}{list(v.shape)}{'*' * want}" for v, want in zip(self.arguments, self.wanted, strict=True)]
-        made = [f"{v.dtype}{list(v.shape)}*{n}" for v, n in zip(self.outputs, self.arriving, strict=True)]
-        settings = [_settings(operation), _constants(self.node.arguments)]
+        operation = self.call.operation
+        given, outputs = self.call.arguments, self.call.outputs
+        tensors = [f"{v.dtype}{list(v.shape)}{'*' * want}" for v, want in zip(given, self.wanted, strict=True)]
+        made = [f"{v.dtype}{list(v.shape)}*{n}" for v, n in zip(outputs, self.arriving, strict=True)]
+        settings = [_settings(operation), _constants(self.call.node.arguments)]
         settings += [f"{w.dtype}{tuple(w.shape)}{w.trainable}" for w in getattr(operation, "weights", ())]
         digest = hashlib.sha256("\n".join(settings).encode()).hexdigest()[:16]
         direction = "with gradient" if self.differentiates else "forward"
@@ -103,35 +81,24 @@ class LayerRun:
 
 
 def layer_runs(model: Any, batch_size: int) -> list[LayerRun]:
-    """The calls of a model's layers, in the order of `layer_graph`'s forward nodes; errors as there."""
-    calls = layer_calls(model, batch_size).calls
-    graph = layer_graph(model, batch_size)
-    gradients = {name for name, kind in zip(graph.names, graph.kinds, strict=True) if kind == BACKWARD}
-    function = _function(model)
-    values = {id(t): Value(-1, k, (batch_size, *t.shape[1:]), t.dtype) for k, t in enumerate(function.inputs)}
-    steps: list[tuple[Any, tuple[Value, ...], tuple[Value, ...]]] = []
-    results = _walk(function, values, iter(enumerate(calls)), steps)
-    if len(steps) != len(calls):
-        raise TraceError(f"the layers of {model.name!r} are called {len(calls)} times, but {len(steps)} were found")
-    has_gradient = [f"grad_{call.name}" in gradients for call in calls]
-    arriving: dict[tuple[int, int], int] = {}
-    for j, (_, read, _) in enumerate(steps):
-        if has_gradient[j]:
-            for key in dict.fromkeys((v.call, v.index) for v in read):
-                arriving[key] = arriving.get(key, 0) + 1
-    for key in dict.fromkeys((v.call, v.index) for v in results):
-        arriving[key] = arriving.get(key, 0) + 1
+    """The calls of a model's layers, in the order of `layer_graph`'s forward nodes; errors as for `layer_calls`."""
+    known = layer_calls(model, batch_size)
+    with_gradient = set(known.differentiated())
+    arriving: Counter[tuple[int, int]] = Counter()
+    for j in with_gradient:
+        arriving.update({(value.call, value.index) for value in known.calls[j].arguments})
+    arriving.update({(value.call, value.index) for value in known.results})
     trained: list[bool] = []  # is the call, or anything before it?
     runs = []
-    for call, (node, read, made), known in zip(calls, steps, has_gradient, strict=True):
-        wanted = tuple(v.floating and v.call >= 0 and trained[v.call] for v in read)
-        trained.append(any(wanted) or bool(getattr(node.operation, "trainable_weights", ())))
-        counts = tuple(arriving.get((v.call, v.index), 0) if v.floating else 0 for v in made)
-        runs.append(LayerRun(call, node, read, made, wanted, counts, known))
+    for i, call in enumerate(known.calls):
+        wanted = tuple(v.floating and v.call >= 0 and trained[v.call] for v in call.arguments)
+        trained.append(any(wanted) or bool(getattr(call.operation, "trainable_weights", ())))
+        counts = tuple(arriving[v.call, v.index] if v.floating else 0 for v in call.outputs)
+        runs.append(LayerRun(call, wanted, counts, i in with_gradient))
     return runs
 
 
-def example(value: Value, operation: Any = None) -> Any:
+def fabricated_input(value: Value, operation: Any = None) -> Any:
     """An eager tensor to run a call on: floats in [0.5, 1.5], bools random, integers 0, or any row of a table."""
     dtype = tf.as_dtype(value.dtype)
     rows = getattr(operation, "input_dim", None)
@@ -139,39 +106,6 @@ def example(value: Value, operation: Any = None) -> Any:
         drawn = np.random.default_rng(0).integers(0, min(rows, dtype.max), value.shape)
         return tf.constant(drawn, dtype)
     return fabricate(tf.TensorShape(value.shape), dtype, "a layer's input")
-
-
-def _function(model: Any) -> Any:
-    return model if hasattr(model, "_nodes_by_depth") else model._functional
-
-
-def _walk(
-    function: Any,
-    values: dict[int, Value],
-    calls: Iterator[tuple[int, LayerCall]],
-    steps: list[tuple[Any, tuple[Value, ...], tuple[Value, ...]]],
-) -> list[Value]:
-    """Append (node, what it reads, what it makes) of each call in the order of `calls`; return the outputs' values."""
-    for depth in sorted(function._nodes_by_depth, reverse=True):
-        for node in function._nodes_by_depth[depth]:
-            if node.is_input or any(id(t) not in values for t in node.input_tensors):
-                continue
-            operation = node.operation
-            if isinstance(operation, keras.Model):
-                inner = _function(operation)
-                first = node.arguments.args[0] if node.arguments.args else node.arguments.kwargs.get("inputs")
-                given = [values[id(t)] for t in keras.tree.flatten(first) if id(t) in values]
-                made = _walk(inner, {id(t): v for t, v in zip(inner.inputs, given, strict=True)}, calls, steps)
-            else:
-                number, call = next(calls)
-                if call.operation is not operation:
-                    raise TraceError(f"layer {operation.name!r} was found where {call.name!r} should be")
-                shaped = zip(call.output_shapes, node.outputs, strict=True)
-                made = [Value(number, k, shape, t.dtype) for k, (shape, t) in enumerate(shaped)]
-                read = tuple(values[id(t)] for t in node.arguments.keras_tensors)
-                steps.append((node, read, tuple(made)))
-            values.update((id(t), value) for t, value in zip(node.outputs, made, strict=True))
-    return [values[id(t)] for t in function.outputs]
 
 
 def _takes_training(operation: Any) -> bool:

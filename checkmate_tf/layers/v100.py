@@ -21,18 +21,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CostError
-from .kernels import Kernel, num_bytes, traffic
+from .calls import LayerCalls
+from .kernels import Kernel, fp32_bytes, traffic
 from .launches import launches
 from .work import Shapes
-
-if TYPE_CHECKING:
-    from .graph import LayerCalls
 
 __all__ = ["LayerTime", "Rate", "cost_model", "kernel_us", "layer_us", "rates", "step_us"]
 
@@ -184,9 +182,9 @@ def step_us(known: LayerCalls, gradients: Sequence[int]) -> NDArray[np.float64]:
     for i in gradients:
         time = times[i].gradients(reached[i], trained[i])
         if arriving[i] > 1 and (reached[i] or trained[i]):
-            (summed,) = traffic((arriving[i] + 1) * num_bytes(calls[i].output_shapes))
+            (summed,) = traffic((arriving[i] + 1) * fp32_bytes(calls[i].output_shapes))
             time += kernel_us(summed)
         backward.append(time)
-    read = sum(num_bytes(calls[i].output_shapes) for i in known.outputs)
+    read = sum(fp32_bytes(calls[i].output_shapes) for i in known.outputs)
     (loss,) = traffic(2 * read)
     return np.array([*(time.forward for time in times), kernel_us(loss), *backward])

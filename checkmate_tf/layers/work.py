@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ..costs.flops import TRANSCENDENTAL as T
-from ..costs.flops import words
+from ..costs.counts import RANDOM, SOFTMAX, words
+from ..costs.counts import TRANSCENDENTAL as T
 
 __all__ = [
-    "DROPOUT", "RANDOM", "Rule", "Shape", "Shapes", "Work", "activation", "adds_keys", "attended", "channels",
+    "DROPOUT", "Rule", "Shape", "Shapes", "Work", "activation", "adds_keys", "attended", "channels",
     "each_input", "each_output", "einsum_macs", "epilogue", "free", "nearest", "relu", "scores", "size",
 ]  # fmt: skip
 
@@ -63,12 +63,11 @@ def nearest(layer: Any, table: Collection[str], layers: bool = True) -> str | No
 # FLOPs for each element of an activation.
 _ACTIVATIONS: dict[str, float] = {"linear": 0, "relu": 1, "relu6": 2, "leaky_relu": 2, "threshold": 1, "softsign": 3}
 _ACTIVATIONS |= dict.fromkeys(words("sigmoid tanh exponential elu celu selu softplus log_sigmoid squareplus"), T)
-_ACTIVATIONS |= dict.fromkeys(words("softmax log_softmax sparsemax"), T + 4)  # max, subtract, exp, sum, divide
+_ACTIVATIONS |= dict.fromkeys(words("softmax log_softmax sparsemax"), SOFTMAX)
 _ACTIVATIONS |= dict.fromkeys(words("hard_sigmoid hard_tanh hard_shrink soft_shrink sparse_plus sparse_sigmoid"), 3)
 _ACTIVATIONS |= {"silu": T + 1, "swish": T + 1, "hard_silu": 4, "gelu": T + 4, "glu": T + 1, "mish": 2 * T + 1}
 _ACTIVATIONS |= {"tanh_shrink": T + 1}
 
-RANDOM = 10  # FLOPs of a uniform random number, as in flops.py
 DROPOUT = RANDOM + 2.0  # draw, compare, scale
 
 
@@ -126,7 +125,7 @@ def einsum_macs(equation: str, shapes: Shapes) -> int:
 
 def scores(pairs: float, dropout: Any) -> float:
     """FLOPs of softmax and dropout on so many scores."""
-    return pairs * (T + 4 + (DROPOUT if dropout else 0))
+    return pairs * (SOFTMAX + (DROPOUT if dropout else 0))
 
 
 def adds_keys(layer: Any) -> bool:

@@ -32,11 +32,12 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from ..costs.fabricate import fabricate
-from ..costs.profile import default_device
+from ..costs.alone.fabricate import fabricate
+from ..costs.setting import default_device
 from ..errors import CostError
+from ..layers.calls import Value
 from ..layers.graph import layer_graph
-from ..layers.runs import LayerRun, Value, example, layer_runs
+from ..layers.runs import LayerRun, fabricated_input, layer_runs
 from .journal import Journal
 from .table import FLOOR_US, kind_words
 
@@ -124,7 +125,7 @@ def time_layers(
     place = device or default_device()
     try:
         with tf.init_scope(), tf.device(place), _unchanged(model):
-            timer = _Timer(max(1, repetitions), "GPU" in place.upper())
+            timer = _LayerTimer(max(1, repetitions), "GPU" in place.upper())
             loss = _known(kept, f"loss {_loss_key(model, batch_size)}", 1) or _time_loss(timer, model, batch_size)
             kept.put(f"loss {_loss_key(model, batch_size)}", loss[0].numbers)
             for done, key in enumerate(order):
@@ -152,7 +153,7 @@ def _known(journal: Journal, key: str, samples: int) -> list[Sample] | None:
     ]
 
 
-class _Timer:
+class _LayerTimer:
     """Times compiled functions, less the time of calling one from Python."""
 
     def __init__(self, repetitions: int, asynchronous: bool) -> None:
@@ -182,21 +183,21 @@ class _Timer:
         return 1e6 * np.array(rows)
 
 
-def _time_call(timer: _Timer, run: LayerRun) -> list[Sample]:
+def _time_call(timer: _LayerTimer, run: LayerRun) -> list[Sample]:
     """Forward and gradient of a call."""
     try:
-        given = [example(value, run.node.operation) for value in run.arguments]
+        given = [fabricated_input(value, run.call.operation) for value in run.call.arguments]
         forward = tf.function(lambda *tensors: run(tensors), autograph=False, jit_compile=False)
         if not run.differentiates:
             return [Sample.of(timer.runs(lambda: forward(*given))[:, 0] - timer.call_us), Sample()]
-        arriving = [[_upstream(v) for _ in range(n)] for v, n in zip(run.outputs, run.arriving, strict=True)]
+        arriving = [[_upstream(v) for _ in range(n)] for v, n in zip(run.call.outputs, run.arriving, strict=True)]
         both = tf.function(lambda tensors, grads: _gradients(run, tensors, grads), autograph=False, jit_compile=False)
         times = timer.runs(lambda: forward(*given), lambda: both(given, arriving))
         return [Sample.of(times[:, 0] - timer.call_us), Sample.of(times[:, 1] - times[:, 0])]
     except Exception as error:  # noqa: BLE001 - whatever the user's layer raises
-        shapes = ", ".join(str(list(v.shape)) for v in run.arguments)
+        shapes = ", ".join(str(list(v.shape)) for v in run.call.arguments)
         raise CostError(
-            f"layer {run.call.name!r} ({type(run.node.operation).__name__}) cannot be run alone on {shapes}: "
+            f"layer {run.call.name!r} ({type(run.call.operation).__name__}) cannot be run alone on {shapes}: "
             f"{_reason(error)}; take smaller batch sizes if memory ran out, or profile ops (--level op)"
         ) from error
 
@@ -235,7 +236,7 @@ def _loss_name(loss: Any) -> str:
     return str(getattr(loss, "name", None) or getattr(loss, "__name__", type(loss).__name__))
 
 
-def _time_loss(timer: _Timer, model: Any, batch_size: int) -> list[Sample]:
+def _time_loss(timer: _LayerTimer, model: Any, batch_size: int) -> list[Sample]:
     """The value of the loss and the gradients of the outputs, together."""
     outputs = [fabricate(_with_batch(t.shape, batch_size), tf.as_dtype(t.dtype), "an output") for t in model.outputs]
     structure = (model if hasattr(model, "_outputs_struct") else model._functional)._outputs_struct

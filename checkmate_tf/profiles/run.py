@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..costs.profile import default_device, setting
+from ..costs.setting import default_device, setting
 from ..errors import BatchSizeError, CostError, OutputError
 from .file import file_name, read_profile, write_profile
 from .journal import Journal

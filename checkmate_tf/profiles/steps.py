@@ -81,7 +81,7 @@ def time_operations(
     Column
         Operations by name; kinds are their types.
     """
-    from ..costs.profile import profile
+    from ..costs.timed import time_ops
 
     kept = journal or Journal(None, "")
     found = {op.name: op for op in step_operations(model, batch_size, data)}
@@ -93,7 +93,7 @@ def time_operations(
             costs = kept.get(key, len(operations))
             if costs is None:
                 tell = _told(progress, number, repetitions)
-                timed = profile(
+                timed = time_ops(
                     list(operations.values()), device=device, cache=False, time_budget=time_budget, progress=tell
                 )
                 costs = np.maximum(timed.cost_us, FLOOR_US).tolist()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -17,16 +15,19 @@ keras = pytest.importorskip("keras")
 
 from traced import graph_of, looped, only  # noqa: E402
 
-from checkmate_tf.costs import COST_MODELS, cost_unit, op_costs  # noqa: E402
 from checkmate_tf.costs import cache as disk  # noqa: E402
-from checkmate_tf.costs import profile as profiling  # noqa: E402
-from checkmate_tf.costs.calls import trip_count  # noqa: E402
-from checkmate_tf.costs.eager import RUN_ERRORS  # noqa: E402
-from checkmate_tf.costs.fabricate import Fabricator, may_run  # noqa: E402
+from checkmate_tf.costs import (  # noqa: E402
+    op_costs,
+    timed,  # noqa: E402
+)
+from checkmate_tf.costs import setting as settings  # noqa: E402
+from checkmate_tf.costs.alone.eager import RUN_ERRORS  # noqa: E402
+from checkmate_tf.costs.alone.fabricate import Fabricator, may_run  # noqa: E402
+from checkmate_tf.costs.alone.values import StaticValues  # noqa: E402
+from checkmate_tf.costs.calls import iterations_of  # noqa: E402
 from checkmate_tf.costs.flops import op_cost_flops  # noqa: E402
 from checkmate_tf.costs.roofline import Rates, roofline_costs, roofline_us  # noqa: E402
 from checkmate_tf.costs.signature import Signer  # noqa: E402
-from checkmate_tf.costs.values import StaticValues  # noqa: E402
 from checkmate_tf.errors import CostError  # noqa: E402
 
 
@@ -126,13 +127,13 @@ def small_lstm():
 def test_a_profile_covers_every_operation(build):
     ops = build()
     seen = []
-    result = profiling.profile(ops, progress=lambda *a: seen.append(a), repetitions=1)
+    result = timed.time_ops(ops, progress=lambda *a: seen.append(a), repetitions=1)
     assert result.cost_us.shape == result.measured.shape == (len(ops),)
     assert np.isfinite(result.cost_us).all() and (result.cost_us > 0).all()
     assert [op.type for op, known in zip(ops, result.measured, strict=True) if not known] == []
     assert 0 < result.signatures < len(ops) and result.cache_hits == 0
     assert seen[-1] == (result.signatures, result.signatures, "done")
-    again = profiling.profile(ops, repetitions=1)
+    again = timed.time_ops(ops, repetitions=1)
     assert again.cache_hits == again.signatures == result.signatures
     np.testing.assert_array_equal(again.cost_us, result.cost_us)
 
@@ -140,7 +141,7 @@ def test_a_profile_covers_every_operation(build):
 def test_loops_are_run_as_long_as_they_are():
     loops = [op for op in small_lstm() if "While" in op.type]
     assert len(loops) == 4 and all(may_run(op) for op in loops)
-    assert [trip_count(op) for op in loops] == [6] * 4
+    assert [iterations_of(op) for op in loops] == [6] * 4
     assert op_cost_flops(loops).min() > 6 * 2 * 8 * 32 * 4 * 32
 
 
@@ -149,7 +150,7 @@ BIG = (64, 256)
 
 def test_after_the_time_budget_the_rest_is_estimated():
     ops = graph_of(lambda x: (tf.exp(x), x * x, tf.matmul(x, x, transpose_b=True)), BIG).get_operations()
-    result = profiling.profile(ops, time_budget=0.0)
+    result = timed.time_ops(ops, time_budget=0.0)
     large = [op.type in ("Exp", "Mul", "MatMul") for op in ops]
     assert (~result.measured).tolist() == large
     assert np.isfinite(result.cost_us).all() and (result.cost_us > 0).all()
@@ -158,7 +159,7 @@ def test_after_the_time_budget_the_rest_is_estimated():
 def test_an_operation_that_cannot_be_run_is_estimated():
     graph = graph_of(lambda x: tf.numpy_function(lambda v: v, [x], tf.float32) + tf.exp(x), BIG)
     ops = graph.get_operations()
-    result = profiling.profile(ops, repetitions=1)
+    result = timed.time_ops(ops, repetitions=1)
     assert {op.type for op, known in zip(ops, result.measured, strict=True) if not known} == {
         "PyFunc",
         "AddV2",
@@ -169,16 +170,16 @@ def test_an_operation_that_cannot_be_run_is_estimated():
 @pytest.mark.parametrize("error", [tf.errors.ResourceExhaustedError(None, None, "out of memory"), MemoryError()])
 def test_an_allocation_that_fails_is_estimated(monkeypatch, error):
     assert isinstance(error, RUN_ERRORS)
-    original = profiling.run_op
+    original = timed.run_op
 
     def run_op(op, *rest):
         if op.type == "Exp":
             raise error
         return original(op, *rest)
 
-    monkeypatch.setattr(profiling, "run_op", run_op)
+    monkeypatch.setattr(timed, "run_op", run_op)
     ops = graph_of(lambda x: tf.exp(x) * x, BIG).get_operations()
-    result = profiling.profile(ops, repetitions=1)
+    result = timed.time_ops(ops, repetitions=1)
     assert [op.type for op, known in zip(ops, result.measured, strict=True) if not known] == ["Exp"]
     assert result.cost_us.min() > 0
 
@@ -191,15 +192,15 @@ def test_an_interrupt_propagates_and_keeps_what_was_measured(folder):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        profiling.profile(ops, progress=interrupt)
+        timed.time_ops(ops, progress=interrupt)
     (file,) = folder.glob("*.json")
     assert sum(key.startswith(("Exp", "Mul")) for key in json.loads(file.read_text())["us"]) == 1
 
 
-def test_profiling_inside_a_trace_runs_eagerly():
+def test_timing_inside_a_trace_runs_eagerly():
     ops = graph_of(lambda x: tf.exp(x), BIG).get_operations()
     found = []
-    tf.function(lambda: found.append(profiling.profile(ops, repetitions=1)), autograph=False)()
+    tf.function(lambda: found.append(timed.time_ops(ops, repetitions=1)), autograph=False)()
     assert found[0].measured.all()
 
 
@@ -239,7 +240,7 @@ def test_an_unwritable_cache_is_a_warning(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("CHECKMATE_TF_CACHE", str(tmp_path / "file" / "cache"))
     ops = graph_of(lambda x: tf.exp(x), BIG).get_operations()
     with caplog.at_level(logging.WARNING, "checkmate_tf"):
-        assert profiling.profile(ops, repetitions=1).measured.all()
+        assert timed.time_ops(ops, repetitions=1).measured.all()
     assert "could not be cached" in caplog.text
 
 
@@ -253,13 +254,13 @@ def test_other_kernels_are_another_setting(monkeypatch, change):
     """Their times and workspaces are not those of this setting."""
     for name in ("TF_ENABLE_ONEDNN_OPTS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):
         monkeypatch.delenv(name, raising=False)
-    before = profiling.setting("/CPU:0")
+    before = settings.setting("/CPU:0")
     if isinstance(change, str):
-        monkeypatch.setattr(profiling, "_of_processor", lambda what: change if what == "flags" else "a processor")
+        monkeypatch.setattr(settings, "_of_processor", lambda what: change if what == "flags" else "a processor")
     else:
         monkeypatch.setenv(*next(iter(change.items())))
-    assert profiling.setting("/CPU:0") != before
-    assert len(disk.cache_path(f"workspace {profiling.setting('/CPU:0')}").name) < 140  # so nothing of it is cut off
+    assert settings.setting("/CPU:0") != before
+    assert len(disk.cache_path(f"workspace {settings.setting('/CPU:0')}").name) < 140  # so nothing of it is cut off
 
 
 # Roofline ---------------------------------------------------------------------------------------------------------
@@ -278,50 +279,3 @@ def test_roofline_is_the_longer_of_computing_and_moving():
 def test_rates_must_make_sense(bad):
     with pytest.raises(CostError):
         Rates(**bad)
-
-
-# The registry -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def three():
-    return graph_of(lambda x: tf.exp(x) * x, BIG).get_operations()[:3]
-
-
-def test_every_model_gives_a_cost_for_each_operation(three):
-    for name in COST_MODELS:
-        costs = op_costs(three, name)
-        assert costs.shape == (3,) and np.isfinite(costs).all() and (costs >= 0).all()
-    assert [cost_unit(c) for c in ("profile", "flops", len)] == ["us", "flop", ""]
-
-
-def test_costs_may_be_given(three):
-    assert op_costs(three, lambda op: len(op.inputs)).tolist() == [0, 1, 2]
-    assert op_costs(three, [1, 2, 3]).tolist() == [1, 2, 3]
-
-
-@pytest.mark.parametrize(
-    ("costs", "message"),
-    [
-        ("v100", "'profile', 'flops', 'roofline'"),
-        (lambda op: float("nan"), "Placeholder.*nan"),
-        (lambda op: -1.0 if op.type == "Exp" else 1.0, "Exp.*-1"),
-        (lambda op: None if op.type == "Exp" else 1.0, "Exp"),
-        (lambda op: "dear", "dear"),
-        ([1.0, np.inf, 1.0], "Exp.*inf"),
-        ([1.0], "3 operations"),
-    ],
-)
-def test_bad_costs_are_refused(three, costs, message):
-    with pytest.raises(CostError, match=message):
-        op_costs(three, costs)
-
-
-def test_options_are_for_named_models(three):
-    with pytest.raises(CostError, match="time_budget"):
-        op_costs(three, [1, 2, 3], time_budget=3)
-
-
-def test_importing_costs_does_not_import_tensorflow():
-    code = "import sys, checkmate_tf.costs; sys.exit('tensorflow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -12,8 +12,9 @@ keras = pytest.importorskip("keras")
 
 from traced import graph_of, looped, only  # noqa: E402
 
-from checkmate_tf.costs.calls import trip_count  # noqa: E402
-from checkmate_tf.costs.flops import TRANSCENDENTAL, op_flops  # noqa: E402
+from checkmate_tf.costs.calls import iterations_of  # noqa: E402
+from checkmate_tf.costs.counts import TRANSCENDENTAL  # noqa: E402
+from checkmate_tf.costs.flops import op_flops  # noqa: E402
 from checkmate_tf.costs.roofline import op_traffic_bytes  # noqa: E402
 from checkmate_tf.costs.sizes import num_bytes, output_elements  # noqa: E402
 
@@ -143,7 +144,7 @@ def test_updates_of_variables_count_the_value():
 
 def test_a_loop_costs_its_body_times_its_bound():
     loop = only(graph_of(looped, (4, 8), (8, 8)), "StatelessWhile")
-    assert trip_count(loop) == 7
+    assert iterations_of(loop) == 7
     assert op_flops(loop) >= 7 * 2 * 4 * 8 * 8
     assert op_flops(loop) < 7 * (2 * 4 * 8 * 8 + 100)
 
@@ -171,7 +172,7 @@ def test_a_gradient_loop_takes_the_count_of_its_forward_loop():
         return tape.gradient(y, w)
 
     loops = [op for op in graph_of(back, (4, 8), (8, 8)).get_operations() if "While" in op.type]
-    assert [trip_count(op) for op in loops] == [9, 9]
+    assert [iterations_of(op) for op in loops] == [9, 9]
 
 
 def test_a_loop_without_a_constant_bound_counts_once():
@@ -179,7 +180,7 @@ def test_a_loop_without_a_constant_bound_counts_once():
         return tf.while_loop(lambda i, h: i < n, lambda i, h: (i + 1, tf.matmul(h, h)), (0, x))[1]
 
     loop = only(graph_of(until, (8, 8), tf.TensorSpec((), tf.int32)), "StatelessWhile")
-    assert trip_count(loop) is None
+    assert iterations_of(loop) is None
     assert 2 * 8**3 <= op_flops(loop) < 2 * 8**3 + 100
 
 

@@ -24,8 +24,9 @@ from checkmate_tf.errors import CostError  # noqa: E402
 from checkmate_tf.files.graphs import read_graph  # noqa: E402
 from checkmate_tf.graph import BACKWARD, FORWARD  # noqa: E402
 from checkmate_tf.layers import v100  # noqa: E402
+from checkmate_tf.layers.calls import layer_calls  # noqa: E402
 from checkmate_tf.layers.flops import layer_flops, layer_work  # noqa: E402
-from checkmate_tf.layers.graph import layer_calls, layer_graph  # noqa: E402
+from checkmate_tf.layers.graph import layer_graph  # noqa: E402
 from checkmate_tf.layers.kernels import convolution, product  # noqa: E402
 from checkmate_tf.layers.launches import conv_kind, launches  # noqa: E402
 

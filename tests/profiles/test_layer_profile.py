@@ -15,7 +15,7 @@ import tensorflow as tf  # noqa: E402
 from commands import invoke  # noqa: E402
 from profiles import dense_model, table_of  # noqa: E402
 
-from checkmate_tf.costs import profile as op_profile  # noqa: E402
+from checkmate_tf.costs import timed as op_timer  # noqa: E402
 from checkmate_tf.errors import CostError, OutputError  # noqa: E402
 from checkmate_tf.graph import BACKWARD  # noqa: E402
 from checkmate_tf.keras.api import op_graph  # noqa: E402
@@ -163,7 +163,7 @@ class _Clock:
 
 def test_medians_and_spreads_are_of_runs_in_turn(monkeypatch):
     clock = _Clock()
-    timer = layers._Timer(3, False)
+    timer = layers._LayerTimer(3, False)
     monkeypatch.setattr(layers, "time", clock)
     forward, both = clock.taking(9, 9, 1e-3, 2e-3, 6e-3), clock.taking(9, 9, 5e-3, 4e-3, 9e-3)
     times = timer.runs(forward, both)
@@ -175,7 +175,7 @@ def test_medians_and_spreads_are_of_runs_in_turn(monkeypatch):
 
 def test_runs_are_repeated_for_a_while_but_not_for_ever(monkeypatch):
     clock = _Clock()
-    timer = layers._Timer(3, False)
+    timer = layers._LayerTimer(3, False)
     monkeypatch.setattr(layers, "time", clock)
     monkeypatch.setattr(layers, "_MIN_SECONDS", 0.02)
     assert len(timer.runs(clock.taking(*[1e-3] * 99))) == 20
@@ -203,9 +203,8 @@ def test_mixed_precision_is_run_and_said(fresh_keras):
     x = keras.Input((3,))
     model = keras.Model(x, L.Dense(2, dtype="mixed_float16")(L.Dense(2, dtype="mixed_float16")(x)))
     assert facts_of(model).precision == "mixed_float16"
-    assert [v.dtype for run in layer_runs(model, 2) for v in (*run.arguments, *run.outputs)] == ["float32"] + [
-        "float16"
-    ] * 3
+    calls = [run.call for run in layer_runs(model, 2)]
+    assert [v.dtype for call in calls for v in (*call.arguments, *call.outputs)] == ["float32"] + ["float16"] * 3
     table, path = profile_model(model, [2], repetitions=1)
     assert table.precision == "mixed_float16" and path is None
     assert differs_from(model)(table) == ""
@@ -308,9 +307,9 @@ def test_op_level_takes_medians_of_passes_and_costs_any_batch(tmp_path, monkeypa
         k = (1, 5, 2)[(len(passes) - 1) % 3]
         batch = max(int(t.shape[0] or 1) for op in ops for t in op.outputs if t.shape.rank)
         cost = np.array([k * batch * (2.0 if op.type == "MatMul" else 1.0) for op in ops])
-        return op_profile.Profile(cost, cost > 0, 0.0, 1, 0, op_profile.Rates())
+        return op_timer.OpTimes(cost, cost > 0, 0.0, 1, 0, op_timer.Rates())
 
-    monkeypatch.setattr(op_profile, "profile", fake)
+    monkeypatch.setattr(op_timer, "time_ops", fake)
     model = dense_model(units=2)
     table, path = profile_model(model, [8, 16], tmp_path, level="op")
     assert len(passes) == 6 and set(passes) == {len(table)}

@@ -154,7 +154,7 @@ STAGES = {
     "trace: their sizes": ("checkmate_tf.trace.sizes.static:copy_attributes", {}),
     "trace: the nodes": ("checkmate_tf.trace.program:_merge", {}),
     "costs: counted": ("checkmate_tf.costs.flops:op_cost_flops", {}),
-    "costs: measured": ("checkmate_tf.costs.profile:_Timer.time", {"costs": "profile"}),
+    "costs: measured": ("checkmate_tf.costs.timed:_OpTimer.time", {"costs": "profile"}),
     "costs: workspaces": ("checkmate_tf.costs.workspace:_workspace", {"verify": True}),
     "costs: the times are kept": ("os:replace", {"costs": "profile"}),
     "solve: the cache is asked": ("checkmate_tf.fit.cache:cache_key", {}),

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from .eager import handle_shape_dtype, run_op
-from .flops import CALLS, words
+from ..counts import CALLS, words
+from .eager import called_graphs, handle_shape_dtype, run_op
 
 __all__ = ["MAX_BYTES", "Fabricator", "may_run"]
 
@@ -36,8 +36,6 @@ def may_run(op: tf.Operation) -> bool:
     if op.op_def is None or op.type == "Placeholder":
         return False
     if op.type in CALLS:
-        from .calls import called_graphs
-
         wanted = sum(attr.type == "func" for attr in op.op_def.attr)
         graphs = called_graphs(op)
         return len(graphs) >= wanted and all(

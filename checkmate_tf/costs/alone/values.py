@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .sizes import elements
+from ..sizes import elements
 
 __all__ = ["MAX_ELEMENTS", "StaticValues"]
 

@@ -19,10 +19,7 @@ are overestimated, up to twice.
 from __future__ import annotations
 
 import logging
-import os
-import platform
 import time
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,23 +29,16 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from . import cache as disk
-from .eager import RUN_ERRORS, as_function, call_attributes, run_op
-from .fabricate import Fabricator, may_run
-from .flops import CALLS, SOURCES, VIEWS, op_flops
+from .alone.eager import RUN_ERRORS, as_function, call_attributes, run_op
+from .alone.fabricate import Fabricator, may_run
+from .counts import CALLS, SOURCES, VIEWS
+from .flops import op_flops
 from .roofline import Rates, op_traffic_bytes, roofline_us
+from .setting import default_device, setting
 from .signature import Signer
 from .sizes import num_bytes
 
-__all__ = [
-    "SMALL_BYTES",
-    "Profile",
-    "default_device",
-    "group_by_signature",
-    "profile",
-    "profile_ops",
-    "runner",
-    "setting",
-]
+__all__ = ["SMALL_BYTES", "OpTimes", "group_by_signature", "runner", "time_ops", "timed_costs"]
 
 #: An operation is small if every input and output is below this.
 SMALL_BYTES = 16 << 10
@@ -60,7 +50,7 @@ Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
-class Profile:
+class OpTimes:
     """Costs of operations, and where they come from.
 
     Attributes
@@ -87,12 +77,12 @@ class Profile:
     rates: Rates
 
 
-def profile_ops(ops: Sequence[tf.Operation], **options: object) -> NDArray[np.float64]:
-    """(len(ops),) microseconds of each operation on this device; options as for `profile`."""
-    return profile(ops, **options).cost_us  # type: ignore[arg-type]
+def timed_costs(ops: Sequence[tf.Operation], **options: object) -> NDArray[np.float64]:
+    """(len(ops),) microseconds of each operation on this device; options as for `time_ops`."""
+    return time_ops(ops, **options).cost_us  # type: ignore[arg-type]
 
 
-def profile(
+def time_ops(
     ops: Sequence[tf.Operation],
     *,
     device: str | None = None,
@@ -101,7 +91,7 @@ def profile(
     repetitions: int = 3,
     time_budget: float = 30.0,
     small_bytes: int = SMALL_BYTES,
-) -> Profile:
+) -> OpTimes:
     """Time operations of a graph with static shapes.
 
     Parameters
@@ -121,7 +111,7 @@ def profile(
 
     Returns
     -------
-    Profile
+    OpTimes
         Never fails for one odd operation: what cannot be timed is estimated.
     """
     begin = time.perf_counter()
@@ -131,7 +121,7 @@ def profile(
         groups, kind = group_by_signature(ops, signer, small_bytes)
         path = disk.cache_path(setting(device or default_device())) if cache else None
         known = disk.load(path)
-        timer = _Timer(repetitions, known)
+        timer = _OpTimer(repetitions, known)
         times = {s: known[s] for s in groups if s in known}
         hits = len(times)
         first = {s: ops[rows[0]] for s, rows in groups.items()}
@@ -163,7 +153,7 @@ def profile(
         measured[rows] = signature in times
     seconds = time.perf_counter() - begin
     _log.info("profiled %d signatures (%d cached) in %.1f s", len(groups), hits, seconds)
-    return Profile(cost_us, measured, seconds, len(groups), hits, rates)
+    return OpTimes(cost_us, measured, seconds, len(groups), hits, rates)
 
 
 _SOURCE, _SMALL, _LARGE = 0, 1, 2
@@ -186,7 +176,7 @@ def group_by_signature(
     return dict(groups), kind
 
 
-class _Timer:
+class _OpTimer:
     """Times operations, less the time of calling one from Python."""
 
     def __init__(self, repetitions: int, known: dict[str, float]) -> None:
@@ -294,47 +284,3 @@ def _fit(
         return max(correction * roofline_us(op, rates), 0.1 * op_us)
 
     return estimate, rates
-
-
-def default_device() -> str:
-    """The first GPU, or else the CPU."""
-    return "/GPU:0" if tf.config.list_logical_devices("GPU") else "/CPU:0"
-
-
-def setting(device: str) -> str:
-    """Everything outside an operation that its time depends on, in words."""
-    threads = f"{tf.config.threading.get_intra_op_parallelism_threads()}of{_cores()}"
-    return f"{_device_name(device)} tf{tf.__version__} threads {threads} onednn {_onednn()}"
-
-
-def _onednn() -> str:
-    """What decides about oneDNN's kernels: whether it is used, the instructions that it may use, and those there are.
-
-    Processors of one name can differ in theirs, as virtual ones do.
-    """
-    cap = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or "-"
-    flags = " ".join(sorted(_of_processor("flags").split()))
-    return f"{os.environ.get('TF_ENABLE_ONEDNN_OPTS', '-')} {cap} {zlib.crc32(flags.encode()):08x}"
-
-
-def _cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:
-        return os.cpu_count() or 1
-
-
-def _device_name(device: str) -> str:
-    if "GPU" in device.upper():
-        for physical in tf.config.list_physical_devices("GPU"):
-            return str(tf.config.experimental.get_device_details(physical).get("device_name", "gpu"))
-    return _of_processor("model name") or platform.processor() or platform.machine() or "cpu"
-
-
-def _of_processor(what: str) -> str:
-    """A line of what Linux says of the first processor; empty elsewhere."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return next((line.split(":", 1)[1].strip() for line in file if line.startswith(what)), "")
-    except OSError:
-        return ""

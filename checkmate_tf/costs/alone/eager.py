@@ -9,7 +9,15 @@ import tensorflow as tf
 from tensorflow.python.eager import context, execute
 from tensorflow.python.ops import handle_data_util
 
-__all__ = ["RUN_ERRORS", "as_function", "call_attributes", "function_graph", "handle_shape_dtype", "run_op"]
+__all__ = [
+    "RUN_ERRORS",
+    "as_function",
+    "call_attributes",
+    "called_graph",
+    "called_graphs",
+    "handle_shape_dtype",
+    "run_op",
+]
 
 #: What running an operation in isolation may raise when its inputs cannot be fabricated or memory runs out.
 RUN_ERRORS = (
@@ -87,13 +95,19 @@ def as_function(op: tf.Operation) -> Callable[..., Any]:
     return tf.function(call, autograph=False)
 
 
-def function_graph(op: tf.Operation, attribute: str) -> Any | None:
+def called_graph(op: tf.Operation, attribute: str) -> Any | None:
     """The FuncGraph that a function attribute (`body`, `cond`, `f` ...) names, or None if it cannot be found."""
     try:
         function = op.graph._get_function(op.get_attr(attribute).name)
         return None if function is None else function.graph
     except RUN_ERRORS:
         return None
+
+
+def called_graphs(op: tf.Operation) -> list[Any]:
+    """FuncGraphs of the functions that an operation calls; those that cannot be found are left out."""
+    names = [attr.name for attr in op.op_def.attr if attr.type == "func"]
+    return [graph for name in names if (graph := called_graph(op, name)) is not None]
 
 
 def handle_shape_dtype(tensor: Any) -> tuple[list[int], tf.DType] | None:

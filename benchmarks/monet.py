@@ -174,7 +174,7 @@ def solve_one(request: dict) -> dict:
     from checkmate_tf.errors import InfeasibleBudgetError
     from checkmate_tf.strategies import SolveOptions, solve
     from checkmate_tf.strategies.monet.choose import choose_operators
-    from checkmate_tf.strategies.monet.strategy import monet
+    from checkmate_tf.strategies.monet.monet import monet
 
     operators = operators_of(request["network"])
     graph = operators.choose().graph

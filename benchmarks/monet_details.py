@@ -146,7 +146,7 @@ def pace(request: dict, operators: Any, graph: Any) -> dict:
     from checkmate_tf.errors import InfeasibleBudgetError
     from checkmate_tf.schedule import keep_all
     from checkmate_tf.strategies import SolveOptions, solve
-    from checkmate_tf.strategies.monet.strategy import monet
+    from checkmate_tf.strategies.monet.monet import monet
 
     seen: list[tuple[float, float, float]] = []
 

@@ -61,7 +61,7 @@ def run_solve(command: SolveCommand) -> None:
     typer.Exit
         3 if there is no schedule; the result is written even so.
     """
-    from ..strategies import SolveOptions, minimum_budget, solve
+    from ..strategies import MoccasinOptions, SolveOptions, minimum_budget, solve
 
     memory_limit = _check(command)
     graph = read_graph(command.graph)
@@ -76,9 +76,8 @@ def run_solve(command: SolveCommand) -> None:
             seed=command.seed,
             solver=command.solver,
             memory_limit=memory_limit,
-            copies=command.copies,
-            workers=command.workers,
             progress=tell,
+            moccasin=MoccasinOptions(command.copies, command.workers),
         )
         try:
             schedule = solve(graph, budget_bytes, command.strategy, options)

@@ -21,7 +21,7 @@ from ..graph import BACKWARD, Graph
 from ..plan import evaluate, plan_from_sequence
 from ..schedule import Schedule
 from .moccasin.cpsat_process import IntervalsProcess
-from .moccasin.strategy import improve
+from .moccasin.moccasin import improve
 from .options import SolveOptions
 from .programs.bound_process import BoundProcess
 from .search.minimum_budget import infeasible, proven_minimum, tightest, without_solving

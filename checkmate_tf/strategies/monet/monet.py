@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 
 from ...errors import InfeasibleBudgetError, PlanError
 from ...graph import Graph
-from ...operators import OperatorGraph
+from ...operators import Chosen, OperatorGraph
 from ...schedule import Schedule, keep_all
 from ...solvers import Solution, check_solver, solve_milp
 from ...units import format_bytes
 from ..options import SolveOptions
 from ..search.minimum_budget import infeasible, minimum_budget, without_solving
 from ..search.search import search
-from .chosen import Chosen
 from .formulation import monet_program, split
 from .program import MonetProgram
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..errors import PlanError, StrategyError
 from ..graph import Graph
 from ..schedule import Schedule
+from .budgets import budget_in_bytes
 from .options import MoccasinOptions, Progress, SolveOptions
 from .registry import STRATEGIES, Strategy, StrategyFunction, Trait
 
@@ -22,23 +23,31 @@ __all__ = [
 
 
 def solve(
-    graph: Graph, budget_bytes: int, strategy: str = "checkmate", options: SolveOptions | None = None
+    graph: Graph, budget: int | float | str, strategy: str = "checkmate", options: SolveOptions | None = None
 ) -> Schedule:
     """Find a schedule of `graph` within a budget.
 
     Parameters
     ----------
     graph : Graph
-    budget_bytes : int
-        Total, constants included.
+    budget : int, float or str
+        Total, constants included: bytes (4_000_000_000), a size ("4GB", "512MiB"), or a share (0.6, "60%") of the peak
+        without rematerialization. The constants are left out of that peak, and added to the share.
     strategy : str
         One of `STRATEGIES`.
     options : SolveOptions, optional
 
+    Returns
+    -------
+    Schedule
+        Its peak is at most the budget.
+
     Raises
     ------
+    BudgetError
+        If the budget cannot be read, or is negative.
     StrategyError
-        If there is no such strategy.
+        If there is no such strategy, or it does not serve this graph.
     InfeasibleBudgetError
         If no schedule fits the budget, or none was found.
     PlanError
@@ -46,12 +55,13 @@ def solve(
 
     Examples
     --------
-    >>> schedule = solve(graph, 4_000_000_000)  # doctest: +SKIP
+    >>> schedule = solve(graph, "4GB")  # doctest: +SKIP
     >>> schedule.overhead, schedule.gap  # doctest: +SKIP
     """
     if strategy not in STRATEGIES:
         raise StrategyError(f"strategy {strategy!r} is unknown; choose one of {', '.join(sorted(STRATEGIES))}")
-    schedule = STRATEGIES[strategy].load()(graph, int(budget_bytes), options or SolveOptions())
+    budget_bytes = budget_in_bytes(budget, graph)
+    schedule = STRATEGIES[strategy].load()(graph, budget_bytes, options or SolveOptions())
     if schedule.peak_bytes > budget_bytes:
         raise PlanError(
             f"strategy {strategy!r} made a schedule of {schedule.peak_bytes} bytes for a budget of {budget_bytes}; "

@@ -22,7 +22,7 @@ _LAZY = {
     "Schedule": "schedule",
     "Report": "report",
     "evaluate": "plan",
-    "max_batch_size": "largest_batch.api",
+    "max_batch_size": "largest_batch.max_batch_size",
     "solve": "strategies",
 }
 _ERRORS = (

@@ -11,8 +11,7 @@ from ..units import format_bytes, parse_budget
 from .console import BadInput, prepare_tensorflow, print_json, stderr, stdout
 
 if TYPE_CHECKING:
-    from ..largest_batch.search import Verified
-    from ..strategies.max_batch.linear import MaxBatch
+    from ..strategies.max_batch import MaxBatch, Probe, Verified
 
 __all__ = ["MaxBatchCommand", "parse_overhead", "run_max_batch"]
 
@@ -65,7 +64,7 @@ def run_max_batch(command: MaxBatchCommand) -> None:
         For bad input, and if not even one sample fits.
     """
     from ..keras.sources import compile_if_needed, load_model, parse_shape
-    from ..largest_batch.api import max_batch_size
+    from ..largest_batch.max_batch_size import max_batch_size
 
     overhead = parse_overhead(command.max_overhead)
     parse_budget(command.memory)
@@ -147,7 +146,7 @@ def _verify(
     """Try it for real, with a line for each trial and what goes on meanwhile."""
     from rich.markup import escape
 
-    from ..largest_batch.search import Probe, Source, try_for_real
+    from ..largest_batch.verify import Source, try_for_real
 
     notes = stderr()
     source = Source(command.model, shape, command.classes, command.optimizer, command.loss)

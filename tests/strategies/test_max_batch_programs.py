@@ -16,10 +16,9 @@ from checkmate_tf.schedule import keep_all
 from checkmate_tf.solvers import Milp, Products, solve_milp
 from checkmate_tf.solvers.gurobi import gurobi_licence
 from checkmate_tf.strategies import SolveOptions
-from checkmate_tf.strategies.max_batch.linear import cost_limit, max_batch
-from checkmate_tf.strategies.max_batch.quadratic import max_batch_linear, max_batch_quadratic
+from checkmate_tf.strategies.max_batch import cost_limit, max_batch, max_batch_linear, max_batch_quadratic
 
-quadratic = importlib.import_module("checkmate_tf.strategies.max_batch.quadratic")
+programs = importlib.import_module("checkmate_tf.strategies.max_batch.programs")
 GUROBI_RUNS = gurobi_licence() != "none"  # the licence in gurobipy's wheel ends some day
 needs_gurobi = pytest.mark.skipif(not GUROBI_RUNS, reason="gurobipy is not installed, or its licence has ended")
 FORMS = [pytest.param(max_batch_quadratic, marks=needs_gurobi), max_batch_linear]
@@ -103,10 +102,10 @@ def test_bytes_and_flops_of_real_networks():
 
 
 def test_the_licence_that_does_not_fit_names_the_linear_form(monkeypatch):
-    monkeypatch.setattr(quadratic, "licence_details", lambda: {"licence": "size-limited", "detail": ""})
+    monkeypatch.setattr(programs, "licence_details", lambda: {"licence": "size-limited", "detail": ""})
     with pytest.raises(StrategyError, match=r"variables.*licence.*max_batch"):
         max_batch_quadratic(resnet(10), 10**9)
-    monkeypatch.setattr(quadratic, "licence_details", lambda: {"licence": "none", "detail": "no module"})
+    monkeypatch.setattr(programs, "licence_details", lambda: {"licence": "none", "detail": "no module"})
     with pytest.raises(StrategyError, match=r"needs Gurobi.*max_batch"):
         max_batch_quadratic(chain(2), 100)
 

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import BudgetError
 from ..graph import Graph
 from ..strategies import SolveOptions
-from ..strategies.max_batch.linear import MaxBatch, max_batch
+from ..strategies.max_batch import MaxBatch, max_batch
 from ..units import parse_budget
 
 __all__ = ["max_batch_size"]
@@ -85,7 +85,7 @@ def max_batch_size(
     options = SolveOptions(time_limit=time_limit, seed=seed, progress=progress)
     if not verify:
         return _predict(model_or_graph, size.size_bytes, max_overhead, fixed_bytes, inputs, costs, options)
-    from .search import saved, try_for_real
+    from .verify import saved, try_for_real
 
     begun = time.perf_counter()
 

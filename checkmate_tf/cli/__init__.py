@@ -249,6 +249,13 @@ def max_batch(
     seed: Annotated[int, typer.Option(help="Of the search.")] = 0,
     input_shape: Annotated[str | None, typer.Option(help="For keras.applications, e.g. 96,96,3.")] = None,
     classes: Annotated[int | None, typer.Option(min=1, help="For keras.applications.")] = None,
+    form: Annotated[
+        str,
+        typer.Option(
+            help="How it is found: search (search and bound, for networks); linear or quadratic: exact programs for "
+            "small graphs, the latter the paper's, in Gurobi."
+        ),
+    ] = "search",
     verify: Annotated[
         bool,
         typer.Option(
@@ -270,7 +277,7 @@ def max_batch(
 
     command = MaxBatchCommand(
         model, memory, costs, max_overhead, inputs, time_limit, seed, input_shape, classes, verify, optimizer, loss,
-        json,
+        json, form,
     )  # fmt: skip
     guarded(json, lambda: run_max_batch(command))
 

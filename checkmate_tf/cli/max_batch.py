@@ -33,6 +33,7 @@ class MaxBatchCommand:
     optimizer: str | None
     loss: str | None
     json: bool
+    form: str = "search"
 
 
 def parse_overhead(text: str) -> float | str:
@@ -64,13 +65,15 @@ def run_max_batch(command: MaxBatchCommand) -> None:
         For bad input, and if not even one sample fits.
     """
     from ..keras.sources import compile_if_needed, load_model, parse_shape
-    from ..largest_batch.max_batch_size import max_batch_size
+    from ..largest_batch.max_batch_size import FORMS, max_batch_size
 
     overhead = parse_overhead(command.max_overhead)
     parse_budget(command.memory)
     shape = parse_shape(command.input_shape)
     if command.costs != "flops":
         raise BadInput(f"--costs {command.costs!r} is unknown here: choose flops")
+    if command.form not in FORMS:
+        raise BadInput(f"--form {command.form!r} is unknown: choose one of {', '.join(FORMS)}")
     notes = stderr()
     source: Any
     if command.model.endswith(".json"):
@@ -99,6 +102,7 @@ def run_max_batch(command: MaxBatchCommand) -> None:
         time_limit=command.time_limit,
         seed=command.seed,
         progress=tell if sys.stderr.isatty() else None,
+        form=command.form,
     )
     if command.verify:
         found = _verify(command, found, overhead, shape)
@@ -107,6 +111,7 @@ def run_max_batch(command: MaxBatchCommand) -> None:
         print_json(
             {
                 "model": command.model,
+                "form": command.form,
                 "batch_size": found.batch_size,
                 "upper_bound": found.upper_bound,
                 "status": found.status,

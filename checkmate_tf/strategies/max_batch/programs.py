@@ -218,13 +218,14 @@ def _check_licence(graph: Graph) -> None:
     found = licence_details()
     if found["licence"] == "none":
         raise StrategyError(
-            f"the quadratic form needs Gurobi ({found['detail']}); use the linear form, max_batch, of the same optimum"
+            f'the quadratic form needs Gurobi ({found["detail"]}); use the linear form (form="linear"), of the same '
+            "optimum"
         )
     if found["licence"] != "full" and variables > QUADRATIC_LIMIT:
         raise StrategyError(
             f"the quadratic form of {graph.name!r} has {variables:,} variables, but Gurobi's licence here ends at "
-            f"{QUADRATIC_LIMIT} where rows are quadratic ({LIMIT:,} where they are linear): use the linear form, "
-            "max_batch, with the same optimum, or a full licence"
+            f"{QUADRATIC_LIMIT} where rows are quadratic ({LIMIT:,} where they are linear): use the linear form "
+            '(form="linear"), with the same optimum, or a full licence'
         )
 
 

@@ -1,4 +1,4 @@
-"""What the type checker sees of the package: it ships `py.typed`, so users' checkers read its annotations."""
+"""What a type checker sees of the package: it ships `py.typed`, so users' checkers read its annotations."""
 
 import re
 import subprocess
@@ -49,3 +49,22 @@ def test_a_strategy_of_the_wrong_shape_is_refused(tmp_path):
     assert [line.split(":")[0] for line in wrong] == [
         "refused_name", "refused_type", "refused_count", "refused_result",
     ]  # fmt: skip
+
+
+PUBLIC = """
+import checkmate_tf
+
+graph = checkmate_tf.read_graph("graph.json")
+reveal_type(checkmate_tf.solve(graph, "60%").overhead)
+checkmate_tf.compile(None, "4GB", batch_size="many")
+checkmate_tf.compile(None, budgets="4GB")
+checkmate_tf.compil(None, "4GB")
+"""
+
+
+def test_public_names_have_their_types(tmp_path):
+    told = checked(PUBLIC, tmp_path)
+    assert 'Revealed type is "float"' in told.replace("builtins.", "")
+    said = dict(re.findall(r":(\d+): error: (.*)", told))
+    assert list(said) == ["6", "7", "8"]
+    assert '"batch_size"' in said["6"] and '"budgets"' in said["7"] and '"compil"' in said["8"]

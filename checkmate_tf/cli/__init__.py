@@ -1,4 +1,6 @@
-"""The command line: `checkmate-tf demo | plan | graph | profile | solve | max-batch | report | strategies | doctor`.
+"""The command line, `checkmate-tf COMMAND`.
+
+Commands: demo, plan, graph, profile, solve, max-batch, operators, report, strategies, doctor.
 
 Options are declared here; what a command does is in the module of its name, imported when it runs, so that help comes
 without TensorFlow.
@@ -280,6 +282,56 @@ def max_batch(
         json, form,
     )  # fmt: skip
     guarded(json, lambda: run_max_batch(command))
+
+
+@app.command()
+def operators(
+    model: Annotated[
+        str, typer.Argument(help="As for plan: a name in keras.applications, a .keras file, or file.py:function.")
+    ],
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples in a batch.")] = 32,
+    budget: Annotated[
+        str,
+        typer.Option(
+            help='Bytes, a size ("4GB", "512MiB"), or "60%" of the peak without rematerialization, constants apart.'
+        ),
+    ] = "60%",
+    method: Annotated[
+        str,
+        typer.Option(
+            help="choose (a search around Checkmate), monet (MONeT's program), gist (a rule that computes nothing "
+            "again), or checkmate (operators as they are)."
+        ),
+    ] = "choose",
+    solver: Annotated[str, typer.Option(help="For monet: auto, gurobi, highs, scip, cp-sat or pdlp.")] = "auto",
+    time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds that choosing may take.")] = 60.0,
+    gap: Annotated[float, typer.Option(min=0.0, help="Stop when cost / bound - 1 is proven to be below this.")] = 0.01,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of the random search.")] = 0,
+    inexact: Annotated[
+        bool, typer.Option("--inexact", help="Allow what does not give the same bits, as MONeT does.")
+    ] = False,
+    sparsity: Annotated[
+        float | None, typer.Option(help="Offer sparse storage, for this share of zeros after ReLUs.")
+    ] = None,
+    bits: Annotated[
+        int | None, typer.Option(help="Offer values in so many bits: 16, 10 or 8. This changes the gradients.")
+    ] = None,
+    input_shape: Annotated[str | None, typer.Option(help="For keras.applications, e.g. 96,96,3.")] = None,
+    classes: Annotated[int | None, typer.Option(min=1, help="For keras.applications.")] = None,
+    json: Json = False,
+) -> None:
+    """Choose implementations of a model's operators and a schedule, at layer level with modelled V100 costs.
+
+    Exit status: 0 chosen, 2 bad input, 3 nothing fits the budget, or nothing was found.
+    """
+    from .console import guarded
+    from .operators import OperatorsCommand, run_operators
+
+    command = OperatorsCommand(
+        model, batch_size, budget, method, solver, time_limit, gap, seed, inexact, sparsity, bits, input_shape, classes,
+        json,
+    )  # fmt: skip
+    guarded(json, lambda: run_operators(command))
 
 
 @app.command()

@@ -118,8 +118,9 @@ def plan(
 @app.command()
 def graph(
     model: Annotated[
-        str, typer.Argument(help="As for plan: a name in keras.applications, a .keras file, or file.py:function.")
-    ],
+        str | None,
+        typer.Argument(help="As for plan: a name in keras.applications, a .keras file, or file.py:function."),
+    ] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Samples in a batch. Default: 32.")] = None,
     level: Annotated[str, typer.Option(help="A node for each layer, or for each op of the training step.")] = "layer",
     costs: Annotated[
@@ -144,10 +145,18 @@ def graph(
     loss: Annotated[
         str | None, typer.Option(help="At op level, if the model is not compiled. Default: from its output.")
     ] = None,
+    random: Annotated[
+        int | None,
+        typer.Option(min=6, help="Instead of a MODEL: draw a layered graph of so many nodes, as Moccasin's paper."),
+    ] = None,
+    edges: Annotated[
+        int | None, typer.Option(min=0, help="Of the random graph. Default: as many as that paper's have.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of the random graph. Default: 0.")] = None,
     output: Annotated[Path | None, typer.Option(help="Where to write. Default: standard output.")] = None,
     json: Json = False,
 ) -> None:
-    """Write a model's training step as a graph, in the JSON format "checkmate-graph/1".
+    """Write a model's training step, or a random graph, in the JSON format "checkmate-graph/1".
 
     Exit status: 0 written, 2 bad input.
     """
@@ -155,7 +164,8 @@ def graph(
     from .graph import GraphCommand, run_graph
 
     command = GraphCommand(
-        model, batch_size, level, costs, input_shape, classes, optimizer, loss, output, json, profile
+        model, batch_size, level, costs, input_shape, classes, optimizer, loss, output, json, profile, random,
+        edges, seed,
     )  # fmt: skip
     guarded(json, lambda: run_graph(command))
 

@@ -177,3 +177,31 @@ def test_bad_options_of_graph_are_refused_before_tensorflow_starts(options, says
     done = invoke("graph", "MobileNet", *options)
     assert done.exit_code == 2
     assert says in flat(done.stderr.replace("─", " ").replace("╭", " ").replace("╮", " "))
+
+
+def test_random_graphs_without_a_model(tmp_path):
+    for seed, name in ((3, "a"), (3, "b"), (4, "c")):
+        done = invoke("graph", "--random", 100, "--seed", seed, "--output", tmp_path / f"{name}.json")
+        assert done.exit_code == 0, done.stderr
+    a, b, c = ((tmp_path / f"{name}.json").read_text() for name in "abc")
+    assert a == b != c
+    graph = read_graph(tmp_path / "a.json")
+    assert (len(graph), len(graph.edges)) == (100, 236)  # as in Moccasin's paper
+    done = invoke("graph", "--random", 20, "--edges", 40, "--json")
+    assert (done.exit_code, len(graph_from_dict(json.loads(done.stdout)).edges)) == (0, 40)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "give a MODEL, or --random"),
+        (["MobileNet", "--random", 10, "--batch-size", 4], "leave out MODEL, --batch-size"),
+        (["MobileNet", "--seed", 1], "for --random"),
+        (["--random", 6, "--edges", 100], "give another number of edges"),
+        (["--random", 100, "--output", "/no/such/folder/g.json"], "no folder"),
+    ],
+)
+def test_bad_options_of_random_graphs(arguments, says):
+    done = invoke("graph", *arguments)
+    assert done.exit_code == 2
+    assert says in flat(done.stderr)

@@ -7,6 +7,23 @@ a mask of signs. A mask is an encoding: a node like others, but of no use unless
 An `OperatorGraph` holds all ways at once. `OperatorGraph.choose` fixes one way a node and gives an ordinary `Graph`, so
 every strategy, the evaluator and the executor work on what was chosen and know nothing of the alternatives.
 
+Each of these words has one meaning throughout the package:
+
+operator
+    What a node computes: a convolution, the gradient of a ReLU. `compile(..., operators="choose")` lets each be
+    implemented otherwise than TensorFlow does.
+implementation
+    How an operator may be computed: a name, a cost, the values that it reads, a workspace (`Implementation`).
+way
+    An implementation as one node has it, by its index: 0 is the graph's own (`OperatorGraph.ways`).
+choice
+    One way for each node, told as a dict of those that are not 0.
+encoding
+    A node that makes a code of another node's value. It is computed only if a chosen way reads the code.
+code
+    The value of an encoding: a mask of signs, a place in a window, the same value in fewer bits. Smaller than what it
+    stands for.
+
 What it does badly: a node is computed in one way wherever it is computed, in the forward pass and again.
 """
 
@@ -21,8 +38,9 @@ from numpy.typing import NDArray
 
 from .errors import CostError, GraphError
 from .graph import Graph
+from .schedule import Schedule
 
-__all__ = ["DEFAULT", "OPERATORS", "ChosenGraph", "Implementation", "OperatorGraph"]
+__all__ = ["DEFAULT", "OPERATORS", "Chosen", "ChosenGraph", "Implementation", "OperatorGraph"]
 
 DEFAULT = "default"
 """Name of a graph's own way to compute a node."""
@@ -262,3 +280,33 @@ class OperatorGraph:
 
     def _node(self, i: int) -> str:
         return f"graph {self.graph.name!r}: node {i} ({self.graph.names[i]})"
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """A choice of implementations and a schedule.
+
+    Attributes
+    ----------
+    schedule : Schedule
+        Of `chosen.graph`. Its own overhead is told against computing that graph once.
+    chosen : ChosenGraph
+    base_cost : float
+        Cost of computing everything once in the default ways, in the graph's unit.
+    status : str
+        "optimal" if the optimum of what was solved was proved, else "feasible".
+    bound : float
+        Proven least cost of what was solved, in the graph's unit; minus infinity if nothing was proved. Each function
+        that gives a `Chosen` says what it is a bound of.
+    """
+
+    schedule: Schedule
+    chosen: ChosenGraph
+    base_cost: float
+    status: str
+    bound: float
+
+    @property
+    def overhead(self) -> float:
+        """Cost over that of the default ways without recomputation, minus 1; below 0 where a choice is cheaper."""
+        return self.schedule.cost / self.base_cost - 1 if self.base_cost else 0.0

@@ -101,7 +101,7 @@ def solve(name: str, time_limit: float) -> dict:
     from checkmate_tf.layers.graph import layer_graph
     from checkmate_tf.schedule import keep_all
     from checkmate_tf.strategies import SolveOptions
-    from checkmate_tf.strategies.max_batch.linear import max_batch
+    from checkmate_tf.strategies.max_batch import max_batch
 
     model = MODELS[name]()
     graph = layer_graph(model, 1, "artifact")
@@ -152,7 +152,7 @@ def baselines(name: str) -> dict[str, list[int]]:
     from checkmate_tf.strategies.baselines.articulation import articulation_points
     from checkmate_tf.strategies.baselines.chen import by_segment_size, every_root
     from checkmate_tf.strategies.baselines.keepset import droppable, keepset_sequence
-    from checkmate_tf.strategies.max_batch.linear import cost_limit
+    from checkmate_tf.strategies.max_batch import cost_limit
 
     model = MODELS[name]()
     graph = layer_graph(model, 1, "artifact")

@@ -123,8 +123,8 @@ def describe(request: dict) -> dict:
     from checkmate_tf.operators import OperatorGraph
     from checkmate_tf.schedule import keep_all
     from checkmate_tf.strategies import minimum_budget
+    from checkmate_tf.strategies.monet import gist
     from checkmate_tf.strategies.monet.formulation import monet_program
-    from checkmate_tf.strategies.monet.gist import gist
 
     operators = operators_of(request["network"])
     graph = operators.choose().graph
@@ -152,8 +152,7 @@ def solve_one(request: dict) -> dict:
 
     from checkmate_tf.errors import InfeasibleBudgetError
     from checkmate_tf.strategies import SolveOptions, solve
-    from checkmate_tf.strategies.monet.choose import choose_operators
-    from checkmate_tf.strategies.monet.strategy import monet
+    from checkmate_tf.strategies.monet import choose_operators, monet
 
     operators = operators_of(request["network"])
     graph = operators.choose().graph

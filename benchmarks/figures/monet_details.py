@@ -103,7 +103,7 @@ def ways(request: dict, operators: Any, graph: Any) -> dict:
     from checkmate_tf.operators import OperatorGraph
     from checkmate_tf.schedule import keep_all
     from checkmate_tf.strategies import SolveOptions
-    from checkmate_tf.strategies.monet.choose import choose_operators
+    from checkmate_tf.strategies.monet import choose_operators
 
     names = KINDS[request["what"]]
     some = operators
@@ -143,7 +143,7 @@ def pace(request: dict, operators: Any, graph: Any) -> dict:
     from checkmate_tf.errors import InfeasibleBudgetError
     from checkmate_tf.schedule import keep_all
     from checkmate_tf.strategies import SolveOptions, solve
-    from checkmate_tf.strategies.monet.strategy import monet
+    from checkmate_tf.strategies.monet import monet
 
     seen: list[tuple[float, float, float]] = []
 

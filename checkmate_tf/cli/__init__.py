@@ -1,4 +1,6 @@
-"""The command line: `checkmate-tf demo | plan | graph | profile | solve | max-batch | report | strategies | doctor`.
+"""The command line, `checkmate-tf COMMAND`.
+
+Commands: demo, plan, graph, profile, solve, max-batch, operators, report, strategies, doctor.
 
 Options are declared here; what a command does is in the module of its name, imported when it runs, so that help comes
 without TensorFlow.
@@ -116,8 +118,9 @@ def plan(
 @app.command()
 def graph(
     model: Annotated[
-        str, typer.Argument(help="As for plan: a name in keras.applications, a .keras file, or file.py:function.")
-    ],
+        str | None,
+        typer.Argument(help="As for plan: a name in keras.applications, a .keras file, or file.py:function."),
+    ] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Samples in a batch. Default: 32.")] = None,
     level: Annotated[str, typer.Option(help="A node for each layer, or for each op of the training step.")] = "layer",
     costs: Annotated[
@@ -142,10 +145,18 @@ def graph(
     loss: Annotated[
         str | None, typer.Option(help="At op level, if the model is not compiled. Default: from its output.")
     ] = None,
+    random: Annotated[
+        int | None,
+        typer.Option(min=6, help="Instead of a MODEL: draw a layered graph of so many nodes, as Moccasin's paper."),
+    ] = None,
+    edges: Annotated[
+        int | None, typer.Option(min=0, help="Of the random graph. Default: as many as that paper's have.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of the random graph. Default: 0.")] = None,
     output: Annotated[Path | None, typer.Option(help="Where to write. Default: standard output.")] = None,
     json: Json = False,
 ) -> None:
-    """Write a model's training step as a graph, in the JSON format "checkmate-graph/1".
+    """Write a model's training step, or a random graph, in the JSON format "checkmate-graph/1".
 
     Exit status: 0 written, 2 bad input.
     """
@@ -153,7 +164,8 @@ def graph(
     from .graph import GraphCommand, run_graph
 
     command = GraphCommand(
-        model, batch_size, level, costs, input_shape, classes, optimizer, loss, output, json, profile
+        model, batch_size, level, costs, input_shape, classes, optimizer, loss, output, json, profile, random,
+        edges, seed,
     )  # fmt: skip
     guarded(json, lambda: run_graph(command))
 
@@ -249,6 +261,13 @@ def max_batch(
     seed: Annotated[int, typer.Option(help="Of the search.")] = 0,
     input_shape: Annotated[str | None, typer.Option(help="For keras.applications, e.g. 96,96,3.")] = None,
     classes: Annotated[int | None, typer.Option(min=1, help="For keras.applications.")] = None,
+    form: Annotated[
+        str,
+        typer.Option(
+            help="How it is found: search (search and bound, for networks); linear or quadratic: exact programs for "
+            "small graphs, the latter the paper's, in Gurobi."
+        ),
+    ] = "search",
     verify: Annotated[
         bool,
         typer.Option(
@@ -270,9 +289,59 @@ def max_batch(
 
     command = MaxBatchCommand(
         model, memory, costs, max_overhead, inputs, time_limit, seed, input_shape, classes, verify, optimizer, loss,
-        json,
+        json, form,
     )  # fmt: skip
     guarded(json, lambda: run_max_batch(command))
+
+
+@app.command()
+def operators(
+    model: Annotated[
+        str, typer.Argument(help="As for plan: a name in keras.applications, a .keras file, or file.py:function.")
+    ],
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples in a batch.")] = 32,
+    budget: Annotated[
+        str,
+        typer.Option(
+            help='Bytes, a size ("4GB", "512MiB"), or "60%" of the peak without rematerialization, constants apart.'
+        ),
+    ] = "60%",
+    method: Annotated[
+        str,
+        typer.Option(
+            help="choose (a search around Checkmate), monet (MONeT's program), gist (a rule that computes nothing "
+            "again), or checkmate (operators as they are)."
+        ),
+    ] = "choose",
+    solver: Annotated[str, typer.Option(help="For monet: auto, gurobi, highs, scip, cp-sat or pdlp.")] = "auto",
+    time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds that choosing may take.")] = 60.0,
+    gap: Annotated[float, typer.Option(min=0.0, help="Stop when cost / bound - 1 is proven to be below this.")] = 0.01,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of the random search.")] = 0,
+    inexact: Annotated[
+        bool, typer.Option("--inexact", help="Allow what does not give the same bits, as MONeT does.")
+    ] = False,
+    sparsity: Annotated[
+        float | None, typer.Option(help="Offer sparse storage, for this share of zeros after ReLUs.")
+    ] = None,
+    bits: Annotated[
+        int | None, typer.Option(help="Offer values in so many bits: 16, 10 or 8. This changes the gradients.")
+    ] = None,
+    input_shape: Annotated[str | None, typer.Option(help="For keras.applications, e.g. 96,96,3.")] = None,
+    classes: Annotated[int | None, typer.Option(min=1, help="For keras.applications.")] = None,
+    json: Json = False,
+) -> None:
+    """Choose implementations of a model's operators and a schedule, at layer level with modelled V100 costs.
+
+    Exit status: 0 chosen, 2 bad input, 3 nothing fits the budget, or nothing was found.
+    """
+    from .console import guarded
+    from .operators import OperatorsCommand, run_operators
+
+    command = OperatorsCommand(
+        model, batch_size, budget, method, solver, time_limit, gap, seed, inexact, sparsity, bits, input_shape, classes,
+        json,
+    )  # fmt: skip
+    guarded(json, lambda: run_operators(command))
 
 
 @app.command()

@@ -26,7 +26,7 @@ _LEVELS: dict[str, CostModels[Any]] = {"layer": LAYER_COSTS, "op": COST_MODELS}
 class GraphCommand:
     """The arguments of the command, as typed."""
 
-    model: str
+    model: str | None
     batch_size: int | None
     level: str
     costs: str
@@ -37,6 +37,9 @@ class GraphCommand:
     output: Path | None
     json: bool
     profile: Path | None = None
+    random: int | None = None
+    edges: int | None = None
+    seed: int | None = None
 
 
 def run_graph(command: GraphCommand) -> None:
@@ -47,6 +50,8 @@ def run_graph(command: GraphCommand) -> None:
     CheckmateError
         For bad input.
     """
+    if command.model is None or command.random is not None:
+        return _write(command, _random(command))
     from ..keras.sources import compile_if_needed, load_model, parse_shape
     from .profile import dtype_policy
 
@@ -69,7 +74,39 @@ def run_graph(command: GraphCommand) -> None:
     if graph is None:
         with notes.status("tracing", spinner="dots"):
             graph = _traced(command.level, model, batch_size, command.costs, data)
-    document = graph_to_dict(graph)
+    return _write(command, graph)
+
+
+def _random(command: GraphCommand) -> Graph:
+    """A layered graph as Moccasin's paper has them.
+
+    Raises
+    ------
+    BadInput
+        If a model is given, too, or what only a model has; or neither.
+    """
+    from ..strategies.random_graphs import layered, usual_edges
+
+    if command.random is None:
+        raise BadInput("give a MODEL, or --random with a number of nodes")
+    given = {
+        "MODEL": command.model, "--batch-size": command.batch_size, "--input-shape": command.input_shape,
+        "--classes": command.classes, "--optimizer": command.optimizer, "--loss": command.loss,
+        "--profile": command.profile, "--level": None if command.level == "layer" else command.level,
+        "--costs": None if command.costs == "flops" else command.costs,
+    }  # fmt: skip
+    named = [name for name, value in given.items() if value is not None]
+    if named:
+        raise BadInput(f"--random draws a graph without a model: leave out {', '.join(named)}")
+    if command.output is not None:
+        check_output(command.output)
+    edges = usual_edges(command.random) if command.edges is None else command.edges
+    return layered(command.random, edges, command.seed or 0)
+
+
+def _write(command: GraphCommand, graph: Graph) -> None:
+    """To the file, or to standard output."""
+    document, notes = graph_to_dict(graph), stderr()
     if command.output is not None:
         write_json(document, command.output)
     if command.json or command.output is None:
@@ -128,7 +165,7 @@ def _precision(command: GraphCommand) -> str | None:
     """The precision that a keras.applications model is built in: that of the profile, if one file is given."""
     from .profile import PRECISIONS, from_file
 
-    if command.profile is None or command.profile.suffix != ".json" or from_file(command.model):
+    if command.profile is None or command.profile.suffix != ".json" or from_file(command.model or ""):
         return None
     from ..profiles.file import read_profile
 
@@ -143,6 +180,8 @@ def _names(level: str) -> list[str]:
 
 def _check(command: GraphCommand) -> None:
     level, costs = command.level, command.costs
+    if command.edges is not None or command.seed is not None:
+        raise BadInput("--edges and --seed are for --random: a model's graph is not drawn")
     if level not in _LEVELS:
         raise BadInput(f"--level {level!r} is unknown: choose one of {', '.join(_LEVELS)}")
     if level == "op" and costs in LAYER_COSTS and costs not in COST_MODELS:

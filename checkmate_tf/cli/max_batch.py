@@ -11,8 +11,7 @@ from ..units import format_bytes, parse_budget
 from .console import BadInput, prepare_tensorflow, print_json, stderr, stdout
 
 if TYPE_CHECKING:
-    from ..largest_batch.search import Verified
-    from ..strategies.max_batch.linear import MaxBatch
+    from ..strategies.max_batch import MaxBatch, Probe, Verified
 
 __all__ = ["MaxBatchCommand", "parse_overhead", "run_max_batch"]
 
@@ -34,6 +33,7 @@ class MaxBatchCommand:
     optimizer: str | None
     loss: str | None
     json: bool
+    form: str = "search"
 
 
 def parse_overhead(text: str) -> float | str:
@@ -65,13 +65,15 @@ def run_max_batch(command: MaxBatchCommand) -> None:
         For bad input, and if not even one sample fits.
     """
     from ..keras.sources import compile_if_needed, load_model, parse_shape
-    from ..largest_batch.api import max_batch_size
+    from ..largest_batch.max_batch_size import FORMS, max_batch_size
 
     overhead = parse_overhead(command.max_overhead)
     parse_budget(command.memory)
     shape = parse_shape(command.input_shape)
     if command.costs != "flops":
         raise BadInput(f"--costs {command.costs!r} is unknown here: choose flops")
+    if command.form not in FORMS:
+        raise BadInput(f"--form {command.form!r} is unknown: choose one of {', '.join(FORMS)}")
     notes = stderr()
     source: Any
     if command.model.endswith(".json"):
@@ -100,6 +102,7 @@ def run_max_batch(command: MaxBatchCommand) -> None:
         time_limit=command.time_limit,
         seed=command.seed,
         progress=tell if sys.stderr.isatty() else None,
+        form=command.form,
     )
     if command.verify:
         found = _verify(command, found, overhead, shape)
@@ -108,6 +111,7 @@ def run_max_batch(command: MaxBatchCommand) -> None:
         print_json(
             {
                 "model": command.model,
+                "form": command.form,
                 "batch_size": found.batch_size,
                 "upper_bound": found.upper_bound,
                 "status": found.status,
@@ -147,7 +151,7 @@ def _verify(
     """Try it for real, with a line for each trial and what goes on meanwhile."""
     from rich.markup import escape
 
-    from ..largest_batch.search import Probe, Source, try_for_real
+    from ..largest_batch.verify import Source, try_for_real
 
     notes = stderr()
     source = Source(command.model, shape, command.classes, command.optimizer, command.loss)

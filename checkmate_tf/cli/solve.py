@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +18,14 @@ from ..files.graphs import read_graph
 from ..files.jsonfile import check_output, to_json, write_json
 from ..files.results import infeasible_result, result_to_dict
 from ..graph import Graph
-from ..plan import evaluate, plan_from_sequence
-from ..units import MOST_BYTES, MOST_TEXT, format_bytes, parse_budget
+from ..units import format_bytes, parse_budget
 from .console import INFEASIBLE, BadInput, show_error, stderr, stdout
 
-__all__ = ["SOLVERS", "SolveCommand", "run_solve", "solve_budget"]
+__all__ = ["SOLVERS", "SolveCommand", "run_solve"]
 
 SOLVERS = ("auto", "gurobi", "highs", "scip", "cp-sat", "pdlp")
 
 _LEAST_SECONDS = 2.0  # to look for the least budget: every answer shows it, so it must not take long
-_WRONG_UNIT = 1000  # a number without a unit that is this many times too small was not meant as bytes
-_HELP = 'give bytes (700_000_000), a size ("700MB", "1.5GiB"), or a share of the peak without rematerialization ("60%")'
 
 
 @dataclass(frozen=True)
@@ -61,11 +56,12 @@ def run_solve(command: SolveCommand) -> None:
     typer.Exit
         3 if there is no schedule; the result is written even so.
     """
-    from ..strategies import SolveOptions, minimum_budget, solve
+    from ..strategies import MoccasinOptions, SolveOptions, minimum_budget, solve
+    from ..strategies.budgets import budget_in_bytes
 
     memory_limit = _check(command)
     graph = read_graph(command.graph)
-    budget_bytes = solve_budget(command.budget, graph)
+    budget_bytes = budget_in_bytes(command.budget, graph)
     least_seconds = min(_LEAST_SECONDS, command.time_limit)
     failure: InfeasibleBudgetError | None = None
     begun = time.perf_counter()
@@ -76,9 +72,8 @@ def run_solve(command: SolveCommand) -> None:
             seed=command.seed,
             solver=command.solver,
             memory_limit=memory_limit,
-            copies=command.copies,
-            workers=command.workers,
             progress=tell,
+            moccasin=MoccasinOptions(command.copies, command.workers),
         )
         try:
             schedule = solve(graph, budget_bytes, command.strategy, options)
@@ -107,62 +102,6 @@ def run_solve(command: SolveCommand) -> None:
         raise typer.Exit(INFEASIBLE)
 
 
-def solve_budget(text: str, graph: Graph) -> int:
-    """The budget in bytes, constants included.
-
-    Parameters
-    ----------
-    text : str
-        Bytes; a size with a unit; or N%, a share of the peak without rematerialization less the constants, to which
-        the constants are then added.
-
-    Raises
-    ------
-    BudgetError
-        If it cannot be read, is negative, is a bare fraction, or is a number of bytes that shows that a unit was
-        forgotten.
-    """
-    if len(text) > MOST_TEXT:
-        raise BudgetError(f"budget {text[:20]!r}... has {len(text):,} characters; {_HELP}")
-    plain = text.strip().replace("_", "").replace(",", "")
-    share = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*%", plain)
-    if share:
-        peak = evaluate(graph, plan_from_sequence(graph, range(len(graph)))).peak_bytes
-        found = graph.constant_bytes + int(Fraction(share[1]) / 100 * (peak - graph.constant_bytes))
-    elif re.fullmatch(r"[0-9]*\.?[0-9]+(e\+?[0-9]{1,2})?", plain, re.IGNORECASE):
-        found = _plain_number(Fraction(plain), text, graph)
-    elif plain.startswith("-"):
-        raise BudgetError(f"budget {text!r} is negative; {_HELP}")
-    else:
-        found = _size(text, "budget", _HELP)
-    if found > MOST_BYTES:
-        raise BudgetError(f"budget {text!r} is more than 2**62 bytes; {_HELP}")
-    return found
-
-
-def _plain_number(number: Fraction, text: str, graph: Graph) -> int:
-    if number != int(number):
-        raise BudgetError(f"budget {text!r} is no whole number of bytes; write {float(100 * number):g}% for a share")
-    needed = graph.constant_bytes + int(graph.working_set.max())
-    if number * _WRONG_UNIT < needed:
-        units = [unit for power, unit in enumerate(("kB", "MB", "GB", "TB"), 1) if number * 1000**power >= needed]
-        meant = f": did you mean {int(number)}{units[0]}?" if units else f"; {_HELP}"
-        raise BudgetError(
-            f"budget {text} is {int(number)} bytes; the graph needs at least {format_bytes(needed)}{meant}"
-        )
-    return int(number)
-
-
-def _size(text: str, option: str, advice: str) -> int:
-    try:
-        size = parse_budget(text).size_bytes
-    except BudgetError:
-        size = None
-    if size is None:
-        raise BudgetError(f"{option} {text!r} cannot be read; {advice}")
-    return size
-
-
 def _check(command: SolveCommand) -> int | None:
     """Everything that can be checked before the graph is read. Returns the solver's memory limit."""
     from ..strategies import STRATEGIES
@@ -178,7 +117,17 @@ def _check(command: SolveCommand) -> int | None:
         check_output(command.output)
     if command.memory_limit is None:
         return None
-    return _size(command.memory_limit, "--memory-limit", 'give a size ("4GB")')
+    return _memory_limit(command.memory_limit)
+
+
+def _memory_limit(text: str) -> int:
+    try:
+        size = parse_budget(text).size_bytes
+    except BudgetError:
+        size = None
+    if size is None:
+        raise BudgetError(f'--memory-limit {text!r} cannot be read; give a size ("4GB")')
+    return size
 
 
 @contextmanager

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from ..strategies import STRATEGIES, Trait
 from .console import print_json, stdout
 
@@ -13,10 +11,8 @@ __all__ = ["run_strategies"]
 def run_strategies(json: bool) -> None:
     """Print the table, or with `json` a list of objects: name, title, source and traits (true, false or "partly")."""
     if json:
-        rows = [{"name": name, **asdict(strategy)} for name, strategy in STRATEGIES.items()]
-        for row in rows:
-            del row["where"]
-        print_json(rows)
+        told = ("title", "source", "general", "cost_aware", "memory_aware", "proves")
+        print_json([{"name": name, **{key: getattr(s, key) for key in told}} for name, s in STRATEGIES.items()])
         return
     from rich.table import Table
 

@@ -1,7 +1,7 @@
 """A batch that is trained in a child process, whose device may take no more than the memory.
 
 `python -m checkmate_tf.largest_batch.trial '{"model": ...}'` compiles the model within the memory less a margin for
-fragments, trains a few steps, and says what was measured; `largest_batch` starts it.
+fragments, trains a few steps, and says what was measured; `largest_batch.verify` starts it.
 
 On a CPU the limit is the allocator's (TF_CPU_BFC_MEM_LIMIT_IN_MB). On a GPU it is that of a logical device; no GPU was
 at hand when this was written, so that path has never run.
@@ -29,14 +29,14 @@ class Trial:
     Attributes
     ----------
     model, input_shape, classes, optimizer, loss
-        See `largest_batch.Source`.
+        See `largest_batch.verify.Source`.
     batch_size, steps : int
     memory_bytes : int
         The hard limit.
     budget_bytes : int
         Compile the model for this.
     max_overhead : float or "one-forward"
-        Most recomputation, see `strategies.max_batch.linear.cost_limit`; in FLOPs of operations here.
+        Most recomputation, see `strategies.max_batch.cost_limit`; in FLOPs of operations here.
     time_limit : float
         Seconds for the solver.
     seed : int
@@ -67,7 +67,7 @@ def execute(trial: Trial) -> dict[str, Any]:
     from ..device.measure import find_device
     from ..keras.sources import compile_if_needed, load_model
     from ..keras.spec import data_spec
-    from ..strategies.max_batch.linear import cost_limit
+    from ..strategies.max_batch import cost_limit
 
     _limit_gpu(trial.memory_bytes)
     take_memory_in_one_piece()

@@ -20,6 +20,7 @@ from ..errors import StrategyError
 from .gurobi import LIMIT, gurobi_licence
 from .json_process import JsonProcess
 from .program import Milp, Solution
+from .tolerances import EXACT
 
 __all__ = ["SOLVERS", "SolverProgress", "check_solver", "solve_milp"]
 
@@ -37,7 +38,6 @@ SOLVERS: dict[str, tuple[str, bool, bool]] = {
 }
 """For each solver: the package that has it, and whether it serves integer and linear programs."""
 
-_CLOSED = 1e-9
 _GRACE = 2.0  # seconds past the time limit until a solver is ended
 _LARGE = 200_000  # terms from which the first-order PDLP beats simplex
 _TICK = 0.5
@@ -217,7 +217,7 @@ class _Answer:
         if self.x is None:
             return Solution("unknown", None, np.inf, bound, self.method, self.detail)
         if self.mixed:
-            closed = self.objective - bound <= _CLOSED * max(1.0, abs(self.objective))
+            closed = self.objective - bound <= EXACT * max(1.0, abs(self.objective))
             status = "optimal" if closed else "feasible"
         elif status != "optimal":
             status = "feasible"

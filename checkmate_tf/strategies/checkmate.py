@@ -20,8 +20,9 @@ import numpy as np
 from ..graph import BACKWARD, Graph
 from ..plan import evaluate, plan_from_sequence
 from ..schedule import Schedule
+from ..solvers.tolerances import CLOSED
 from .moccasin.cpsat_process import IntervalsProcess
-from .moccasin.strategy import improve
+from .moccasin.moccasin import improve
 from .options import SolveOptions
 from .programs.bound_process import BoundProcess
 from .search.minimum_budget import infeasible, proven_minimum, tightest, without_solving
@@ -31,7 +32,6 @@ __all__ = ["checkmate"]
 
 log = logging.getLogger(__name__)
 
-_CLOSED = 1e-5  # relative: what the solvers' tolerances leave open
 _STALL = 5e-4  # of the base cost: an improvement below this in the last quarter of the time is not worth waiting for
 _PATIENCE = 3.0  # seconds at least
 _QUIET = 10.0  # seconds after which a bound that has not moved for half of the time is taken for done
@@ -112,7 +112,7 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
                     break
                 quiet = options.settle and (not process.running or (now > _QUIET and raised < 0.5 * now))
                 quiet = quiet and (improver is None or not improver.running or now > _QUIET)
-                if best is not None and (gap <= max(options.gap, _CLOSED) or (quiet and _stalled(history, now, graph))):
+                if best is not None and (gap <= max(options.gap, CLOSED) or (quiet and _stalled(history, now, graph))):
                     break
         except KeyboardInterrupt:
             if best is None:
@@ -125,7 +125,7 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
         cost = evaluate(graph, plan_from_sequence(graph, best)).cost
     lower = min(lower, cost)
     seconds = time.perf_counter() - begun
-    status = "optimal" if cost - lower <= _CLOSED * cost else "feasible"
+    status = "optimal" if cost - lower <= CLOSED * cost else "feasible"
     log.info("cost %.6g, lower bound %.6g, %s after %.1f s", cost, lower, status, seconds)
     return Schedule(
         graph, best, strategy="checkmate", solver="eviction search; GLOP, HiGHS" + (", CP-SAT" if improver else ""),

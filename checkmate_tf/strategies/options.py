@@ -5,14 +5,41 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Progress", "SolveOptions"]
+__all__ = ["MoccasinOptions", "Progress", "SolveOptions"]
 
 Progress = Callable[[float, float, float, float], None]
 
 
 @dataclass(frozen=True)
+class MoccasinOptions:
+    """What only Moccasin minds: "moccasin", "moccasin-free", and their part of "checkmate".
+
+    Parameters
+    ----------
+    copies : int or sequence of n int
+        Most computations of each node that CP-SAT plans: Moccasin's C, or C_v of each node.
+    workers : int
+        Threads of CP-SAT. 0: one a core, or all cores but two in "checkmate", which has other work for those.
+
+    Raises
+    ------
+    ValueError
+        If a node may not be computed at all, or there are fewer than 0 threads.
+    """
+
+    copies: int | Sequence[int] = 2
+    workers: int = 0
+
+    def __post_init__(self) -> None:
+        if self.workers < 0:
+            raise ValueError(f"workers is {self.workers!r}; give a number of threads, or 0 for one a core")
+        if min([self.copies] if isinstance(self.copies, int) else self.copies, default=1) < 1:
+            raise ValueError(f"copies is {self.copies!r}; each node is computed at least once")
+
+
+@dataclass(frozen=True)
 class SolveOptions:
-    """Limits of a solve.
+    """Limits of a solve, for any strategy.
 
     Parameters
     ----------
@@ -30,18 +57,16 @@ class SolveOptions:
     settle : bool
         Stop, too, when the bound is done (or has not moved for half of the time) and the last quarter of the time has
         brought less than 0.05% of the base cost: for a user who waits.
-    workers : int
-        Threads of CP-SAT in Moccasin and in its part of "checkmate"; 0 for one a core, but for two in the latter.
-    copies : int or sequence of n int
-        Most computations of each node that CP-SAT plans, in the same two: Moccasin's C, or C_v.
     progress : callable, optional
         Called with (seconds, best cost, lower bound, gap) about once a second; costs in the graph's unit. The best
         cost is infinite until a schedule is found.
+    moccasin : MoccasinOptions
+        What only Moccasin minds.
 
     Raises
     ------
     ValueError
-        If a limit is negative or not a number, or a node may not be computed at all.
+        If a limit is negative or not a number.
     """
 
     time_limit: float = 60.0
@@ -50,16 +75,11 @@ class SolveOptions:
     solver: str = "auto"
     memory_limit: int | None = None
     settle: bool = False
-    workers: int = 0
-    copies: int | Sequence[int] = 2
     progress: Progress | None = None
+    moccasin: MoccasinOptions = MoccasinOptions()
 
     def __post_init__(self) -> None:
         if not self.time_limit > 0:
             raise ValueError(f"time_limit is {self.time_limit!r}; give a number of seconds above 0")
         if not self.gap >= 0:
             raise ValueError(f"gap is {self.gap!r}; give a fraction of the cost, 0.01 for 1%, or 0 for the optimum")
-        if self.workers < 0:
-            raise ValueError(f"workers is {self.workers!r}; give a number of threads, or 0 for one a core")
-        if min([self.copies] if isinstance(self.copies, int) else self.copies, default=1) < 1:
-            raise ValueError(f"copies is {self.copies!r}; each node is computed at least once")

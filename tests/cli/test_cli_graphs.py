@@ -1,4 +1,4 @@
-"""The commands on graphs as JSON: budgets, `solve` and its status, `graph` of a model."""
+"""The commands on graphs as JSON: `solve` and its status, `graph` of a model."""
 
 from __future__ import annotations
 
@@ -12,71 +12,10 @@ import pytest
 from bruteforce import least_cost
 from commands import flat, invoke
 from documents import RESULT_FIELDS, check, document, node
-from graphs import chain, training
+from graphs import chain
 
-from checkmate_tf.cli.solve import solve_budget
-from checkmate_tf.errors import BudgetError
 from checkmate_tf.files.graphs import graph_from_dict, graph_to_dict, read_graph, write_graph
 from checkmate_tf.schedule import keep_all
-
-# --------------------------------------------------------------------------------------------------- budgets
-
-GIGABYTES = training([[], [0]], [1.0, 1.0], [10**9, 10**9], constant_bytes=10**9)  # 4 GB at least, and 4 GB plainly
-
-
-@pytest.mark.parametrize(
-    ("budget", "expected"),
-    [
-        ("5000000000", 5 * 10**9),
-        ("5_000_000_000", 5 * 10**9),
-        ("5e9", 5 * 10**9),
-        ("4GB", 4 * 10**9),
-        ("0.5 GiB", 2**29),
-        ("16MB", 16 * 10**6),
-        ("100%", 4 * 10**9),
-        ("50%", 25 * 10**8),
-        ("29%", 10**9 + 87 * 10**7),
-        ("12.5 %", 1375 * 10**6),
-        ("0%", 10**9),
-        ("150%", 55 * 10**8),
-    ],
-)
-def test_budgets(budget, expected):
-    assert solve_budget(budget, GIGABYTES) == pytest.approx(expected, abs=6)
-
-
-def test_a_percentage_is_exact_and_of_what_can_be_saved():
-    graph = graph_from_dict(document(node(bytes=100), constant_bytes=7))
-    assert solve_budget("29%", graph) == 7 + 29
-
-
-@pytest.mark.parametrize(
-    ("budget", "says"),
-    [
-        ("16", "16 is 16 bytes; the graph needs at least 4.00 GB: did you mean 16GB"),
-        ("5000", "did you mean 5000MB"),
-        ("0", "0 is 0 bytes"),
-        ("0.6", "write 60% for a share"),
-        ("1.5", "write 150% for a share"),
-        ("-3", "negative"),
-        ("-20%", "negative"),
-        ("auto", "cannot be read"),
-        ("nan", "cannot be read"),
-        ("inf", "cannot be read"),
-        ("", "cannot be read"),
-        ("4XB", "cannot be read"),
-        ("1e99", "2\\*\\*62"),
-    ],
-)
-def test_bad_budgets(budget, says):
-    with pytest.raises(BudgetError, match=says):
-        solve_budget(budget, GIGABYTES)
-
-
-def test_tiny_graphs_take_tiny_budgets():
-    assert solve_budget("4", chain(4)) == 4
-    assert solve_budget("0", graph_from_dict(document(node(bytes=0)))) == 0
-
 
 # --------------------------------------------------------------------------------------------------- commands
 
@@ -238,3 +177,31 @@ def test_bad_options_of_graph_are_refused_before_tensorflow_starts(options, says
     done = invoke("graph", "MobileNet", *options)
     assert done.exit_code == 2
     assert says in flat(done.stderr.replace("─", " ").replace("╭", " ").replace("╮", " "))
+
+
+def test_random_graphs_without_a_model(tmp_path):
+    for seed, name in ((3, "a"), (3, "b"), (4, "c")):
+        done = invoke("graph", "--random", 100, "--seed", seed, "--output", tmp_path / f"{name}.json")
+        assert done.exit_code == 0, done.stderr
+    a, b, c = ((tmp_path / f"{name}.json").read_text() for name in "abc")
+    assert a == b != c
+    graph = read_graph(tmp_path / "a.json")
+    assert (len(graph), len(graph.edges)) == (100, 236)  # as in Moccasin's paper
+    done = invoke("graph", "--random", 20, "--edges", 40, "--json")
+    assert (done.exit_code, len(graph_from_dict(json.loads(done.stdout)).edges)) == (0, 40)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "give a MODEL, or --random"),
+        (["MobileNet", "--random", 10, "--batch-size", 4], "leave out MODEL, --batch-size"),
+        (["MobileNet", "--seed", 1], "for --random"),
+        (["--random", 6, "--edges", 100], "give another number of edges"),
+        (["--random", 100, "--output", "/no/such/folder/g.json"], "no folder"),
+    ],
+)
+def test_bad_options_of_random_graphs(arguments, says):
+    done = invoke("graph", *arguments)
+    assert done.exit_code == 2
+    assert says in flat(done.stderr)

@@ -22,7 +22,6 @@ from graphs import chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkmate_tf.cli.solve import solve_budget
 from checkmate_tf.costs import cache as times
 from checkmate_tf.errors import BudgetError, CheckmateError, CostError, GraphError, PlanError
 from checkmate_tf.files import answers, jsonfile
@@ -38,6 +37,7 @@ from checkmate_tf.profiles.file import find_profile, profile_from_dict, profile_
 from checkmate_tf.profiles.journal import Journal
 from checkmate_tf.profiles.table import ProfileTable
 from checkmate_tf.schedule import Schedule, keep_all
+from checkmate_tf.strategies.budgets import budget_in_bytes
 from checkmate_tf.units import Budget, format_bytes, parse_budget
 
 GRAPH = replace(chain(3), workspace=np.array([0, 1, 0, 0, 2, 0, 0]), constant_bytes=2)
@@ -458,7 +458,7 @@ def test_any_text_is_a_budget_or_refused(text):
         assert budget.auto or (0 < (budget.fraction or 0) <= 1) or format_bytes(budget.size_bytes)
         assert [budget.auto, budget.fraction is not None, budget.size_bytes is not None].count(True) == 1
     try:
-        found = solve_budget(text, GRAPH)
+        found = budget_in_bytes(text, GRAPH)
     except BudgetError:
         return
     assert isinstance(found, int) and 0 <= found <= 2**62
@@ -486,7 +486,7 @@ def test_budgets_of_any_size(budget, says):
     assert len(str(caught.value)) < 300
     if isinstance(budget, str):
         with pytest.raises(BudgetError):
-            solve_budget(budget, GRAPH)
+            budget_in_bytes(budget, GRAPH)
 
 
 def test_times_too_large_for_a_float_are_dropped(tmp_path):

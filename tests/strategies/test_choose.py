@@ -15,7 +15,7 @@ from checkmate_tf.operators import Implementation, OperatorGraph
 from checkmate_tf.plan import evaluate
 from checkmate_tf.schedule import keep_all
 from checkmate_tf.strategies import SolveOptions
-from checkmate_tf.strategies.monet.choose import choose_operators
+from checkmate_tf.strategies.monet import choose_operators
 
 EXACT = SolveOptions(time_limit=120.0, gap=0.0)  # it ends with the proof
 

@@ -12,7 +12,7 @@ keras = pytest.importorskip("keras")
 from checkmate_tf.errors import StrategyError  # noqa: E402
 from checkmate_tf.layers.operators import layer_operators  # noqa: E402
 from checkmate_tf.schedule import keep_all  # noqa: E402
-from checkmate_tf.strategies.monet.gist import gist  # noqa: E402
+from checkmate_tf.strategies.monet import gist  # noqa: E402
 
 L = keras.layers
 

@@ -15,10 +15,11 @@ import checkmate_tf
 from checkmate_tf.cli import app
 from checkmate_tf.errors import BudgetError, CostError, InfeasibleBudgetError
 from checkmate_tf.files.graphs import write_graph
-from checkmate_tf.largest_batch.api import max_batch_size
+from checkmate_tf.largest_batch.max_batch_size import max_batch_size
 from checkmate_tf.schedule import keep_all
 from checkmate_tf.strategies import SolveOptions
-from checkmate_tf.strategies.max_batch.linear import cost_limit, max_batch, scaled
+from checkmate_tf.strategies.max_batch import cost_limit, max_batch
+from checkmate_tf.strategies.max_batch.scaling import scaled
 
 
 def least_peak(graph, limit):

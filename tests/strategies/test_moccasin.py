@@ -19,14 +19,15 @@ from checkmate_tf.errors import InfeasibleBudgetError, StrategyError
 from checkmate_tf.graph import Graph
 from checkmate_tf.plan import evaluate, plan_from_sequence
 from checkmate_tf.schedule import keep_all
-from checkmate_tf.strategies import SolveOptions, checkmate  # noqa: F401 - its module is patched
+from checkmate_tf.strategies import MoccasinOptions, SolveOptions, checkmate  # noqa: F401 - its module is patched
+from checkmate_tf.strategies.moccasin.moccasin import improve, moccasin, moccasin_free
 from checkmate_tf.strategies.moccasin.retention import Retention
-from checkmate_tf.strategies.moccasin.strategy import improve, moccasin, moccasin_free
 from checkmate_tf.strategies.orders import legalise
 from checkmate_tf.strategies.search.arrays import last_needs
 from checkmate_tf.strategies.search.minimum_budget import proven_minimum
 
 PATIENT = SolveOptions(time_limit=600, gap=0.0)
+ONE_WORKER = MoccasinOptions(workers=1)
 """For what takes seconds, however busy the machine is."""
 
 
@@ -199,7 +200,7 @@ def test_two_phases_in_a_child_process(strategy):
     graph = training([[], [0], [1], [2, 0]], [1.0, 2.0, 3.0, 1.0], [4, 2, 3, 2], constant_bytes=5)
     budget = keep_all(graph).peak_bytes - 2
     calls = []
-    options = replace(PATIENT, workers=1, progress=lambda *call: calls.append(call))
+    options = replace(PATIENT, moccasin=ONE_WORKER, progress=lambda *call: calls.append(call))
     schedule = strategy(graph, budget, options)
     assert schedule.peak_bytes <= budget
     assert (schedule.budget_bytes, schedule.lower_bound, schedule.status) == (budget, 0.0, "feasible")
@@ -226,10 +227,10 @@ def test_a_budget_that_is_too_small_names_the_least_peak(strategy, below):
     graph = chain(3, constant_bytes=100)
     low = proven_minimum(graph)[0]
     with pytest.raises(InfeasibleBudgetError) as caught:
-        strategy(graph, low - below, replace(PATIENT, workers=1))
+        strategy(graph, low - below, replace(PATIENT, moccasin=ONE_WORKER))
     assert caught.value.proven
     assert low <= caught.value.minimum_bytes <= keep_all(graph).peak_bytes
-    schedule = strategy(graph, caught.value.minimum_bytes, replace(PATIENT, gap=1.0, workers=1))
+    schedule = strategy(graph, caught.value.minimum_bytes, replace(PATIENT, gap=1.0, moccasin=ONE_WORKER))
     assert schedule.peak_bytes <= caught.value.minimum_bytes
 
 
@@ -237,7 +238,7 @@ def test_what_its_number_of_copies_rules_out_is_not_called_proven():
     graph = chain(4)
     plain = keep_all(graph).peak_bytes
     with pytest.raises(InfeasibleBudgetError, match="none is ruled out") as caught:
-        moccasin(graph, plain - 1, replace(PATIENT, copies=1, workers=1))
+        moccasin(graph, plain - 1, replace(PATIENT, moccasin=MoccasinOptions(1, workers=1)))
     assert (caught.value.proven, caught.value.minimum_bytes) == (False, plain)
 
 
@@ -245,13 +246,13 @@ def test_copies_are_one_number_or_one_for_each_node():
     graph = chain(4)
     budget = keep_all(graph).peak_bytes - 1
     with pytest.raises(StrategyError, match="2 numbers for"):
-        moccasin(graph, budget, replace(PATIENT, copies=(1, 2), workers=1))
+        moccasin(graph, budget, replace(PATIENT, moccasin=MoccasinOptions((1, 2), workers=1)))
     most = [1, *[3] * (len(graph) - 1)]
-    schedule = moccasin(graph, budget, replace(PATIENT, copies=most, workers=1))
+    schedule = moccasin(graph, budget, replace(PATIENT, moccasin=MoccasinOptions(most, workers=1)))
     assert (schedule.evaluation.counts <= most).all() and schedule.peak_bytes <= budget
     for wrong in ({"copies": 0}, {"copies": (1, 0)}, {"workers": -1}):
         with pytest.raises(ValueError, match="copies|workers"):
-            replace(PATIENT, **wrong)
+            MoccasinOptions(**wrong)
 
 
 def test_only_cp_sat_serves():
@@ -339,7 +340,7 @@ class Interrupted(contextlib.nullcontext):
 
 
 def test_an_interrupt_gives_the_best_so_far(monkeypatch, caplog):
-    monkeypatch.setattr(sys.modules["checkmate_tf.strategies.moccasin.strategy"], "IntervalsProcess", Interrupted)
+    monkeypatch.setattr(sys.modules["checkmate_tf.strategies.moccasin.moccasin"], "IntervalsProcess", Interrupted)
     graph = chain(4)
     plain = keep_all(graph).peak_bytes
     with caplog.at_level(logging.WARNING):

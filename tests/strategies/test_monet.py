@@ -16,8 +16,8 @@ from checkmate_tf.operators import Implementation, OperatorGraph
 from checkmate_tf.schedule import Schedule, keep_all
 from checkmate_tf.solvers import cpsat, mathopt
 from checkmate_tf.strategies import SolveOptions, solve
+from checkmate_tf.strategies.monet import monet
 from checkmate_tf.strategies.monet.formulation import monet_program, split
-from checkmate_tf.strategies.monet.strategy import monet
 
 EXACT = SolveOptions(time_limit=120.0, gap=0.0)  # it ends with the proof
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from checkmate_tf.graph import FORWARD
 from checkmate_tf.schedule import keep_all
-from checkmate_tf.strategies.random_graphs import layered
+from checkmate_tf.strategies.random_graphs import layered, usual_edges
 
 TABLE2 = {(100, 236): 41_687, (250, 944): 132_156, (500, 2461): 255_995, (1000, 5875): 547_757}
 """Nodes, edges: 90% of the peak of the one graph of that size in Moccasin, table 2 (appendix A.1)."""
@@ -56,3 +56,14 @@ def test_sizes_are_the_mixture_of_the_paper():
 def test_what_does_not_exist_is_refused(shape):
     with pytest.raises(ValueError, match="nodes"):
         layered(*shape)
+
+
+@pytest.mark.parametrize(("n", "m"), [(100, 236), (250, 944), (500, 2461), (1000, 5875)])
+def test_the_usual_number_of_edges_is_that_of_the_paper(n, m):
+    """Bartan et al., table 2."""
+    assert usual_edges(n) == pytest.approx(m, rel=0.03)
+
+
+@pytest.mark.parametrize("n", [6, 7, 10, 25, 60, 300])
+def test_graphs_of_any_size_can_be_drawn_with_the_usual_edges(n):
+    assert len(layered(n, usual_edges(n)).edges) == usual_edges(n)

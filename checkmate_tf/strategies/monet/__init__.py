@@ -1,1 +1,11 @@
-"""MONeT and its like: implementations of operators chosen together with the schedule."""
+"""Implementations of operators chosen together with the schedule: MONeT's program, a search, and Gist's rule.
+
+Each takes an `OperatorGraph` and gives a `Chosen`. (`fit.encodings` chooses, too: among gradients of a traced step that
+may read codes, by solving the real step.)
+"""
+
+from .choose import choose_operators
+from .gist import gist
+from .monet import monet, monet_noop
+
+__all__ = ["choose_operators", "gist", "monet", "monet_noop"]

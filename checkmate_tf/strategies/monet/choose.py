@@ -22,14 +22,13 @@ from dataclasses import replace
 import numpy as np
 
 from ...errors import InfeasibleBudgetError
-from ...operators import ChosenGraph, Implementation, OperatorGraph
+from ...operators import Chosen, ChosenGraph, Implementation, OperatorGraph
 from ...schedule import Schedule
 from .. import solve
 from ..options import SolveOptions
 from ..orders import legalise, without_dead
 from ..search.arrays import flatten
 from ..search.keep_where_room import keep_where_room
-from .chosen import Chosen
 
 __all__ = ["choose_operators"]
 
@@ -75,10 +74,10 @@ def choose_operators(
         If there is no such strategy, or it does not serve the graph.
     """
     options = options or SolveOptions()
-    return _Search(operators, int(budget_bytes), options, strategy, inexact).run()
+    return _Chooser(operators, int(budget_bytes), options, strategy, inexact).run()
 
 
-class _Search:
+class _Chooser:
     """The best so far, and the choices that were solved."""
 
     def __init__(

@@ -19,9 +19,8 @@ from __future__ import annotations
 
 from ...errors import StrategyError
 from ...graph import BACKWARD
-from ...operators import OperatorGraph
+from ...operators import Chosen, OperatorGraph
 from ...schedule import keep_all
-from .chosen import Chosen
 
 __all__ = ["gist"]
 

@@ -1,4 +1,4 @@
-"""Points of MONeT's 0-1 program as choices and orders of computation, and back; `monet_formulation` builds it."""
+"""Points of MONeT's 0-1 program as choices and orders of computation, and back; `formulation` builds it."""
 
 from __future__ import annotations
 

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from ...graph import BACKWARD, Graph
 from ...plan import evaluate, plan_from_sequence
 from ...solvers import Milp
+from ...solvers.tolerances import BOUND_ERROR
 from ..search.arrays import last_needs, pinned_bytes
 
 __all__ = ["Bound", "Relaxation", "bounds", "peak_bounds", "relax", "relax_peak"]
@@ -40,7 +41,6 @@ log = logging.getLogger(__name__)
 _SMALL = 1e-6
 _SPREAD = 8  # boundaries to begin with where memory is what is bounded
 _GAP = 1e-5  # of the integer solver
-_TOLERANCE = 2e-6  # of the base cost: what the integer solver's tolerances may add to its bound
 
 
 @dataclass(frozen=True, eq=False)
@@ -330,7 +330,7 @@ def _refine(
             else:
                 milp = replace(relaxation.milp, integer=relaxation.integer)
                 solution = mathopt.solve(milp, method, min(left, max(2.0, 0.25 * time_limit)), _GAP)
-            value = solution.bound - (_TOLERANCE if method == "highs" else 0.0)
+            value = solution.bound - (BOUND_ERROR if method == "highs" else 0.0)
             log.debug(
                 "%s, %d boundaries: %s, bound %.6f, %.1f s", method, len(boundaries), solution.status, value,
                 time.perf_counter() - begun,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ...graph import Graph
+from ...solvers.tolerances import BOUND_ERROR
 from .lifetimes import lifetimes
 
 __all__ = ["MOST_NODES", "exact"]
@@ -14,7 +15,6 @@ __all__ = ["MOST_NODES", "exact"]
 #: Above this many nodes the program is too large to be worth trying.
 MOST_NODES = 120
 _GAP = 1e-6
-_TOLERANCE = 2e-6  # of the base cost: what the integer solver's tolerances may add to its bound
 
 
 def exact(graph: Graph, budget_bytes: int, time_limit: float, tell: Callable[[float, list[int] | None], None]) -> None:
@@ -49,14 +49,14 @@ def exact(graph: Graph, budget_bytes: int, time_limit: float, tell: Callable[[fl
 
     def report(_: object, bound: float) -> None:
         if np.isfinite(bound):
-            tell((bound - _TOLERANCE) * unit, None)
+            tell((bound - BOUND_ERROR) * unit, None)
 
     solution = solve(program.milp, "highs", time_limit, _GAP, report=report)
     if solution.status == "infeasible":
         tell(np.inf, None)
         return
     sequence = None if solution.x is None else program.sequence(solution.x).tolist()
-    bound = solution.bound - _TOLERANCE
+    bound = solution.bound - BOUND_ERROR
     if np.isfinite(bound):
         tell(max(graph.base_cost, bound * unit), sequence)
     elif sequence is not None:

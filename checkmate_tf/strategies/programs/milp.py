@@ -16,6 +16,7 @@ from ...errors import InfeasibleBudgetError
 from ...graph import Graph
 from ...schedule import Schedule
 from ...solvers import Solution, check_solver, solve_milp
+from ...solvers.tolerances import EXACT, MARGIN
 from ...units import format_bytes
 from ..options import SolveOptions
 from ..search.minimum_budget import minimum_budget, without_solving
@@ -26,9 +27,7 @@ __all__ = ["milp", "unpartitioned"]
 
 log = logging.getLogger(__name__)
 
-_CLOSED = 1e-9
 _SEARCH = 1.0  # seconds for the start
-_MARGIN = 4e-6  # of the budget: above the solvers' tolerances
 
 
 def milp(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
@@ -64,7 +63,7 @@ def milp(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
     solution, found = _solve(graph, budget_bytes, budget_bytes, options, best, begun)
     if solution.x is not None and found is None:
         # The point fits only within the solver's tolerances: ask for one that fits with them.
-        inner = int(graph.constant_bytes + (1 - _MARGIN) * (budget_bytes - graph.constant_bytes))
+        inner = int(graph.constant_bytes + (1 - MARGIN) * (budget_bytes - graph.constant_bytes))
         log.info("the solver's schedule is over the budget by its tolerances; solving again with a margin")
         found = _solve(graph, budget_bytes, inner, options, best, begun)[1]
     if found is not None and (best is None or found.cost < best.cost):
@@ -75,7 +74,7 @@ def milp(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
     lower = graph.base_cost
     if np.isfinite(solution.bound):
         lower = min(best.cost, max(lower, solution.bound * (graph.base_cost or 1.0)))
-    status = "optimal" if best.cost - lower <= _CLOSED * best.cost else "feasible"
+    status = "optimal" if best.cost - lower <= EXACT * best.cost else "feasible"
     return replace(
         best, strategy="milp", solver=solution.solver, status=status, budget_bytes=budget_bytes, lower_bound=lower,
         seconds=time.perf_counter() - begun,

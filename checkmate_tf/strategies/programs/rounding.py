@@ -31,6 +31,7 @@ from ...errors import InfeasibleBudgetError
 from ...graph import Graph
 from ...schedule import Schedule, keep_all
 from ...solvers import Solution, check_solver, solve_milp
+from ...solvers.tolerances import EXACT
 from ...units import format_bytes
 from ..options import SolveOptions
 from ..search.minimum_budget import minimum_budget, without_solving
@@ -195,7 +196,7 @@ def _strategy(graph: Graph, budget_bytes: int, options: SolveOptions, name: str,
     if left > _LEAST_SECONDS:  # the relaxation under the whole budget is what bounds
         lower = max(lower, _relaxed(graph, budget_bytes, options, left)[0].bound * (graph.base_cost or 1.0))
     lower = min(lower, best.cost)
-    status = "optimal" if best.cost - lower <= 1e-9 * best.cost else "feasible"
+    status = "optimal" if best.cost - lower <= EXACT * best.cost else "feasible"
     seconds = time.perf_counter() - begun
     return replace(
         best, strategy=name, solver=solution.solver, status=status, budget_bytes=budget_bytes, lower_bound=lower,

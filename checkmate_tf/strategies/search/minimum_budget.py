@@ -23,7 +23,7 @@ __all__ = ["infeasible", "infeasible_plain", "minimum_budget", "proven_minimum",
 _MOST_SECONDS = 12.0  # the first half finds little, the second what has to be recomputed in another way
 _SECONDS_A_NODE = 1e-4  # to look for a schedule, at least
 _SHARE = 0.2  # of the time, for one budget: what has to be recomputed in another way is found late
-_TOLERANCE = 0.01  # of the peak
+_NEAR = 0.01  # of the peak: how far the least budget known to do may be from one that fails
 
 
 def proven_minimum(graph: Graph) -> tuple[int, int]:
@@ -95,7 +95,7 @@ def tightest(graph: Graph, low: int, time_limit: float, seed: int = 0) -> tuple[
     best = np.arange(len(graph))
     high = evaluate(graph, plan_from_sequence(graph, best)).peak_bytes
     fails = low - 1
-    while high - fails > max(1, _TOLERANCE * high) and (left := time_limit - (time.perf_counter() - begun)) > 0:
+    while high - fails > max(1, _NEAR * high) and (left := time_limit - (time.perf_counter() - begun)) > 0:
         near = fails < low and high <= 1.25 * low  # worth asking for what is proven to be needed
         ask = low if near else min(int(np.sqrt(float(max(fails, low)) * high)), high - 1)
         sequence = _first(graph, ask, min(left, max(_SHARE * time_limit, _SECONDS_A_NODE * len(graph))), seed)

@@ -68,7 +68,7 @@ def twremat(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
     InfeasibleBudgetError
         If none fits; `minimum_bytes` is the least peak among them.
     """
-    search = _Search(graph, budget_bytes, options)
+    search = _OverLimits(graph, budget_bytes, options)
     if search.least > budget_bytes:
         for ordered, parts in divisions(graph):
             search.run(ordered, parts)
@@ -81,7 +81,7 @@ def twremat(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
     )  # fmt: skip
 
 
-class _Search:
+class _OverLimits:
     """The search over k for one budget.
 
     Attributes

@@ -22,11 +22,11 @@ from .. import errors
 from ..device.in_child import FAILED, OUT_OF_MEMORY
 from ..device.process import MARGIN, Outcome, Tell, run_child
 from ..errors import BudgetError, CheckmateError, InfeasibleBudgetError, ModelError
-from ..strategies.max_batch.linear import MaxBatch
+from ..strategies.max_batch import MaxBatch, Probe, Verified
 from ..units import format_bytes
 from .trial import Trial
 
-__all__ = ["Probe", "Source", "Verified", "find_largest", "saved", "try_for_real"]
+__all__ = ["Source", "find_largest", "saved", "try_for_real"]
 
 log = logging.getLogger("checkmate_tf")
 
@@ -61,63 +61,6 @@ class Source:
     classes: int | None = None
     optimizer: str | None = None
     loss: str | None = None
-
-
-@dataclass(frozen=True)
-class Probe:
-    """A batch that was tried.
-
-    Attributes
-    ----------
-    batch_size : int
-    ending : str
-        "trained", or what went wrong, in words.
-    seconds : float
-        What the trial took, the start of the process included.
-    peak_bytes, step_seconds, overhead : optional
-        If it trained: most that was allocated in a step, median time of a step but the first, and the plan's
-        recomputation as a share of the step's FLOPs.
-    minimum_bytes : int or None
-        If no schedule fitted: the least budget known to do.
-    """
-
-    batch_size: int
-    ending: str
-    seconds: float = 0.0
-    peak_bytes: int | None = None
-    step_seconds: float | None = None
-    overhead: float | None = None
-    minimum_bytes: int | None = None
-
-    @property
-    def trained(self) -> bool:
-        return self.peak_bytes is not None
-
-
-@dataclass(frozen=True)
-class Verified:
-    """The largest batch that trained in the memory, of those that were tried.
-
-    Attributes
-    ----------
-    batch_size : int
-    peak_bytes : int
-        Measured by the allocator.
-    step_seconds : float
-    overhead : float
-        Of the plan that trained: recomputation as a share of the step's FLOPs.
-    budget_bytes : int
-        The memory less the margin for fragments: `checkmate_tf.compile(model, budget_bytes, batch_size=batch_size)`.
-    probes : tuple of Probe
-        In the order in which they were made.
-    """
-
-    batch_size: int
-    peak_bytes: int
-    step_seconds: float
-    overhead: float
-    budget_bytes: int
-    probes: tuple[Probe, ...]
 
 
 @contextmanager

@@ -15,133 +15,25 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import BudgetError, CostError, InfeasibleBudgetError
-from ...graph import BACKWARD, Graph
+from ...graph import Graph
 from ...plan import Evaluation, evaluate, plan_from_sequence
 from ...schedule import Schedule, keep_all
-from ...units import format_bytes
 from ..options import SolveOptions
 from ..programs.bound_process import BoundProcess
 from ..search.minimum_budget import proven_minimum
 from ..search.search import KeepSet, search
+from .scaling import MOST_BATCH, cost_limit, one_sample, samples, scaled, too_small
+from .values import MaxBatch
 
-if TYPE_CHECKING:
-    from ...largest_batch.search import Verified
-
-__all__ = ["MaxBatch", "cost_limit", "max_batch", "one_sample", "samples", "scaled", "too_small"]
+__all__ = ["max_batch"]
 
 log = logging.getLogger(__name__)
 
 _SLICE = 1.5  # seconds of search at one budget, at first
-_MOST_BATCH = 10**9
-
-
-@dataclass(frozen=True, eq=False)
-class MaxBatch:
-    """The largest batch found, and what is proved about it.
-
-    Attributes
-    ----------
-    batch_size : int
-    upper_bound : int
-        Proven: no schedule within the cost limit trains more samples.
-    schedule : Schedule
-        For that batch: its graph has the sizes and costs of `batch_size` samples.
-    memory_bytes : int
-        What was asked.
-    fixed_bytes : int
-        Of it what does not grow with the batch.
-    max_cost : float
-        The cost limit for that batch, in the graph's unit.
-    seconds : float
-    verified : Verified or None
-        What trained in that memory for real, if it was tried; all else here is the prediction.
-    """
-
-    batch_size: int
-    upper_bound: int
-    schedule: Schedule
-    memory_bytes: int
-    fixed_bytes: int
-    max_cost: float
-    seconds: float
-    verified: Verified | None = None
-
-    @property
-    def status(self) -> str:
-        """ "optimal" if the bound is reached, else "feasible"."""
-        return "optimal" if self.batch_size >= self.upper_bound else "feasible"
-
-
-def cost_limit(graph: Graph, max_overhead: float | str) -> float:
-    """The most that a schedule may cost, in the graph's unit.
-
-    Parameters
-    ----------
-    max_overhead : float or "one-forward"
-        A share of the base cost (0.1: 10% more), or one more forward pass: cost <= 2 x forward + backward, the paper's.
-
-    Raises
-    ------
-    CostError
-        If it is neither.
-    """
-    if max_overhead == "one-forward":
-        return graph.base_cost + float(graph.costs[graph.kinds != BACKWARD].sum())
-    if isinstance(max_overhead, (int, float)) and not isinstance(max_overhead, bool) and 0 <= max_overhead < np.inf:
-        return graph.base_cost * (1 + max_overhead)
-    raise CostError(
-        f'max_overhead is {max_overhead!r}; give a share of the step\'s cost (0.1 for 10% more) or "one-forward"'
-    )
-
-
-def scaled(graph: Graph, batch_size: int, fixed_bytes: int) -> Graph:
-    """The graph of `batch_size` samples, from that of one: everything but `fixed_bytes` grows with the batch."""
-    return replace(
-        graph,
-        costs=graph.costs * batch_size,
-        sizes=graph.sizes * batch_size,
-        workspace=graph.workspace * batch_size,
-        held=graph.held * batch_size,
-        constant_bytes=fixed_bytes + batch_size * (graph.constant_bytes - fixed_bytes),
-    )
-
-
-def one_sample(graph: Graph, fixed_bytes: int | None) -> tuple[Graph, int]:
-    """What grows with the batch, for one sample, as a graph whose constants all grow; and what does not grow, in bytes.
-
-    Raises
-    ------
-    BudgetError
-        If `fixed_bytes` is not part of the graph's constants.
-    """
-    fixed = graph.constant_bytes if fixed_bytes is None else int(fixed_bytes)
-    if not 0 <= fixed <= graph.constant_bytes:
-        raise BudgetError(f"fixed_bytes is {fixed}, but the graph's constant_bytes are {graph.constant_bytes}")
-    return replace(graph, constant_bytes=graph.constant_bytes - fixed), fixed
-
-
-def samples(room_bytes: int, peak_bytes: float) -> int:
-    """How many samples of this peak fit."""
-    return max(0, int(min(room_bytes // peak_bytes if peak_bytes > 0 else _MOST_BATCH, _MOST_BATCH)))
-
-
-def too_small(memory_bytes: int, fixed_bytes: int, peak_bytes: int, proven: bool) -> InfeasibleBudgetError:
-    """The error where not even one sample fits; `peak_bytes` is the least known for one."""
-    least = fixed_bytes + peak_bytes
-    return InfeasibleBudgetError(
-        f"one sample needs {format_bytes(least)} at this cost, {format_bytes(fixed_bytes)} of it whatever the batch, "
-        f"but the memory is {format_bytes(memory_bytes)}",
-        memory_bytes,
-        least,
-        proven=proven,
-    )
 
 
 def max_batch(
@@ -159,7 +51,7 @@ def max_batch(
         Of one sample.
     memory_bytes : int
     max_overhead : float or "one-forward"
-        See `cost_limit`.
+        See `scaling.cost_limit`.
     fixed_bytes : int, optional
         The part of `graph.constant_bytes` that does not grow with the batch (parameters and their gradients). Default:
         all of it.
@@ -223,7 +115,7 @@ class _Chase:
                     low = max(self.least, failed)
                     target = int(np.sqrt(low * self.peak)) if self.peak > 1.002 * low else int(low)
                     # What lets one sample more in is the least that is worth looking for.
-                    target = min(target, self.room // (self.batch + 1)) if self.batch < _MOST_BATCH else target
+                    target = min(target, self.room // (self.batch + 1)) if self.batch < MOST_BATCH else target
                     if self._search(target, patience, process):
                         continue
                     if target <= self.least * 1.0005 or target >= self.room // (self.batch + 1):

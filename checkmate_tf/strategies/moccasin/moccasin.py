@@ -72,7 +72,7 @@ def moccasin(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule
         Constants included.
     options : SolveOptions
         `gap` is that to the solver's own bound, which `progress` hears of, too; `solver` may be "auto" or "cp-sat";
-        `copies` is C, or C_v for each node.
+        `moccasin.copies` is C, or C_v for each node.
 
     Returns
     -------
@@ -99,8 +99,9 @@ def improve(
 ) -> IntervalsProcess:
     """Look for better schedules than one that is known, in the order of the graph.
 
-    A node may be computed C times (`options.copies`), or as often as in `sequence`. Without one (empty), it is Moccasin
-    from its phase 1. It takes `options.workers` threads, or leaves two cores to the search and the bound.
+    A node may be computed C times (`MoccasinOptions.copies`), or as often as in `sequence`. Without one (empty), it is
+    Moccasin from its phase 1. It takes `MoccasinOptions.workers` threads, or leaves two cores to the search and the
+    bound.
 
     Returns
     -------
@@ -113,7 +114,7 @@ def improve(
     search loses, 10.1 to 4.0% and 33.6 to 12.8% of overhead. On ResNet50 and a transformer at 20 and 15% of their peak
     it gains below 0.04 points in the time of the search, nor does a neighbourhood of 6 to 28 stages at a time.
     """
-    workers = options.workers or max(2, (os.cpu_count() or 1) - 2)
+    workers = options.moccasin.workers or max(2, (os.cpu_count() or 1) - 2)
     copies = np.maximum(_copies(graph, options), np.bincount(np.array(sequence, dtype=np.int64), minlength=len(graph)))
     return IntervalsProcess(
         graph, budget_bytes, copies.tolist(), free=False, time_limit=time_limit, gap=options.gap, workers=workers,
@@ -201,8 +202,8 @@ def _moccasin(name: str, graph: Graph, budget_bytes: int, options: SolveOptions)
     cost, bound, proved, told = np.inf, graph.base_cost, False, 0.0
     with IntervalsProcess(
         graph, budget_bytes, _copies(graph, options), free=free,
-        time_limit=limit - (time.perf_counter() - begun), gap=options.gap, workers=options.workers, seed=options.seed,
-        memory_limit=options.memory_limit,
+        time_limit=limit - (time.perf_counter() - begun), gap=options.gap, workers=options.moccasin.workers,
+        seed=options.seed, memory_limit=options.memory_limit,
     ) as process:  # fmt: skip
         try:
             more = True
@@ -234,11 +235,10 @@ def _moccasin(name: str, graph: Graph, budget_bytes: int, options: SolveOptions)
 
 
 def _copies(graph: Graph, options: SolveOptions) -> list[int]:
-    if not isinstance(options.copies, int) and len(options.copies) != len(graph):
-        raise StrategyError(
-            f"copies has {len(options.copies)} numbers for {len(graph)} nodes; give one for each, or one"
-        )
-    return [int(c) for c in np.broadcast_to(np.array(options.copies), len(graph))]
+    copies = options.moccasin.copies
+    if not isinstance(copies, int) and len(copies) != len(graph):
+        raise StrategyError(f"copies has {len(copies)} numbers for {len(graph)} nodes; give one for each, or one")
+    return [int(c) for c in np.broadcast_to(np.array(copies), len(graph))]
 
 
 def _schedule(graph: Graph, sequence: Sequence[int], name: str, solver: str, budget: int, begun: float) -> Schedule:

@@ -4,15 +4,32 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
-from ..errors import BudgetError
+from ..errors import BudgetError, StrategyError
 from ..graph import Graph
 from ..strategies import SolveOptions
-from ..strategies.max_batch.linear import MaxBatch, max_batch
+from ..strategies.max_batch import MaxBatch, max_batch, max_batch_linear, max_batch_quadratic
 from ..units import parse_budget
 
-__all__ = ["max_batch_size"]
+__all__ = ["FORMS", "max_batch_size"]
+
+
+class _Form(Protocol):
+    """What each form implements."""
+
+    def __call__(
+        self,
+        graph: Graph,
+        memory_bytes: int,
+        max_overhead: float | str,
+        fixed_bytes: int | None,
+        options: SolveOptions | None,
+    ) -> MaxBatch: ...
+
+
+FORMS: dict[str, _Form] = {"search": max_batch, "linear": max_batch_linear, "quadratic": max_batch_quadratic}
+"""The ways to find the largest batch, by name."""
 
 
 def max_batch_size(
@@ -27,6 +44,7 @@ def max_batch_size(
     seed: int = 0,
     progress: Any = None,
     verify: bool = False,
+    form: str = "search",
 ) -> MaxBatch:
     """The largest batch that trains in `memory` at a bounded cost, and a proven upper bound on it.
 
@@ -59,12 +77,19 @@ def max_batch_size(
         `.keras` file without running code from it; for a model with classes of its own use the command line,
         `checkmate-tf max-batch file.py:function --verify`.
 
+    form : str
+        How the answer is found. "search": by search and a bound, for networks. "linear": the exact program of least
+        peak, in an integer solver. "quadratic": the paper's bilinear program, in Gurobi; the licence in its wheel ends
+        at 8 or 9 nodes. The last two hold where a stage computes a node at most once.
+
     Returns
     -------
     MaxBatch
 
     Raises
     ------
+    StrategyError
+        If there is no such form, or no solver or licence for it.
     BudgetError
         If `memory` cannot be read as a size, or is to be tried for real and this machine has less.
     InfeasibleBudgetError
@@ -79,13 +104,15 @@ def max_batch_size(
     --------
     >>> checkmate_tf.max_batch_size(keras.applications.VGG19(weights=None), "16GB").batch_size  # doctest: +SKIP
     """
+    if form not in FORMS:
+        raise StrategyError(f"form {form!r} is unknown; choose one of {', '.join(FORMS)}")
     size = parse_budget(memory)
     if size.size_bytes is None:
         raise BudgetError(f'memory is {memory!r}; give bytes or a size such as "16GB"')
     options = SolveOptions(time_limit=time_limit, seed=seed, progress=progress)
     if not verify:
-        return _predict(model_or_graph, size.size_bytes, max_overhead, fixed_bytes, inputs, costs, options)
-    from .search import saved, try_for_real
+        return _predict(model_or_graph, size.size_bytes, max_overhead, fixed_bytes, inputs, costs, options, form)
+    from .verify import saved, try_for_real
 
     begun = time.perf_counter()
 
@@ -94,7 +121,7 @@ def max_batch_size(
             progress(time.perf_counter() - begun, float(low), float(high - 1), (high - 1) / max(low, 1) - 1)
 
     with saved(model_or_graph) as source:
-        found = _predict(model_or_graph, size.size_bytes, max_overhead, fixed_bytes, inputs, costs, options)
+        found = _predict(model_or_graph, size.size_bytes, max_overhead, fixed_bytes, inputs, costs, options, form)
         return try_for_real(found, source, max_overhead, seed=seed, told=told)
 
 
@@ -106,13 +133,15 @@ def _predict(
     inputs: bool,
     costs: str,
     options: SolveOptions,
+    form: str,
 ) -> MaxBatch:
+    found = FORMS[form]
     if isinstance(model_or_graph, Graph):
-        return max_batch(model_or_graph, memory_bytes, max_overhead, fixed_bytes, options)
+        return found(model_or_graph, memory_bytes, max_overhead, fixed_bytes, options)
     from ..layers.graph import layer_graph
 
     graph = layer_graph(model_or_graph, 1, costs)
     fixed = 2 * graph.constant_bytes - layer_graph(model_or_graph, 2, costs).constant_bytes
     if not inputs:
         graph = replace(graph, constant_bytes=fixed)
-    return max_batch(graph, memory_bytes, max_overhead, fixed, options)
+    return found(graph, memory_bytes, max_overhead, fixed, options)

@@ -18,8 +18,9 @@ from checkmate_tf.device.in_child import FAILED, OUT_OF_MEMORY, REFUSED
 from checkmate_tf.device.process import Outcome, run_child
 from checkmate_tf.errors import BudgetError, DynamicShapeError, InfeasibleBudgetError, ModelError
 from checkmate_tf.keras.sources import load_model
-from checkmate_tf.largest_batch import search
-from checkmate_tf.largest_batch.search import Probe, Source, find_largest, saved, try_for_real
+from checkmate_tf.largest_batch import verify
+from checkmate_tf.largest_batch.verify import Source, find_largest, saved, try_for_real
+from checkmate_tf.strategies.max_batch import Probe
 
 LAYERS = keras.layers
 MIB = 2**20
@@ -77,7 +78,7 @@ def children(monkeypatch, fits, otherwise):
         tell("train", 1, 1, "")
         return trained() if argument["batch_size"] <= fits else otherwise(argument["batch_size"])
 
-    monkeypatch.setattr(search, "run_child", run)
+    monkeypatch.setattr(verify, "run_child", run)
     return given
 
 

@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 
 from ...errors import InfeasibleBudgetError, PlanError
 from ...graph import Graph
-from ...operators import OperatorGraph
+from ...operators import Chosen, OperatorGraph
 from ...schedule import Schedule, keep_all
 from ...solvers import Solution, check_solver, solve_milp
+from ...solvers.tolerances import MARGIN
 from ...units import format_bytes
 from ..options import SolveOptions
 from ..search.minimum_budget import infeasible, minimum_budget, without_solving
 from ..search.search import search
-from .chosen import Chosen
 from .formulation import monet_program, split
 from .program import MonetProgram
 
@@ -33,7 +33,6 @@ __all__ = ["monet", "monet_noop"]
 
 _SEARCH = 1.0  # seconds for the start
 _SHARES = (1.0, 0.95, 0.85)  # of the budget: the program's memory is more than the schedule's
-_MARGIN = 4e-6  # of the budget: above the solvers' tolerances
 
 
 def monet(
@@ -78,7 +77,7 @@ def monet(
     if budget_bytes <= graph.constant_bytes:
         raise infeasible(graph, budget_bytes, keep_all(graph).peak_bytes)
     room = budget_bytes - graph.constant_bytes
-    program = monet_program(operators, budget_bytes - int(_MARGIN * room), integral=options.solver == "cp-sat")
+    program = monet_program(operators, budget_bytes - int(MARGIN * room), integral=options.solver == "cp-sat")
     point = _start(program, graph, default.nodes, budget_bytes, options)
 
     def told(_: float, objective: float, bound: float) -> None:

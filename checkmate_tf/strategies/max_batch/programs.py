@@ -36,17 +36,16 @@ from ...graph import Graph
 from ...schedule import Schedule, keep_all
 from ...solvers import Milp, Products, Solution, check_solver, solve_milp
 from ...solvers.gurobi import LIMIT, QUADRATIC_LIMIT, licence_details
+from ...solvers.tolerances import FEASIBLE, MARGIN
 from ..options import SolveOptions
 from ..programs.formulation import Formulation, problem9
 from ..search.minimum_budget import proven_minimum
-from .linear import MaxBatch, cost_limit, one_sample, samples, scaled, too_small
+from .scaling import cost_limit, one_sample, samples, scaled, too_small
+from .values import MaxBatch
 
 __all__ = ["max_batch_linear", "max_batch_quadratic"]
 
 log = logging.getLogger(__name__)
-
-_TOLERANCE = 1e-6  # of a solver, relative
-_MARGIN = 4e-6  # of the cost limit: above the tolerances
 
 
 def max_batch_quadratic(
@@ -64,7 +63,7 @@ def max_batch_quadratic(
         Of one sample.
     memory_bytes : int
     max_overhead : float or "one-forward"
-        See `max_batch.cost_limit`.
+        See `scaling.cost_limit`.
     fixed_bytes : int, optional
         The part of `graph.constant_bytes` that does not grow with the batch. Default: all of it.
     options : SolveOptions, optional
@@ -152,7 +151,7 @@ def _run(task: _Task, build: _Build) -> MaxBatch:
     if samples(room, least) > samples(room, best.peak_bytes):
         program = problem9(one, best.peak_bytes, integral=options.solver == "cp-sat")
         first, solver = math.inf, ""
-        for limit in (task.limit, task.limit * (1 - _MARGIN)):
+        for limit in (task.limit, task.limit * (1 - MARGIN)):
             solution, extended = _solve(task, build(task, program, limit, best.peak_bytes, int(least)), program, best)
             solver = solution.solver or solver
             first = min(first, _proven(solution, extended))
@@ -188,7 +187,7 @@ def _proven(solution: Solution, extended: _Program) -> float:
         return math.inf
     if not np.isfinite(solution.bound):
         return 0.0
-    return float(math.ceil(extended.peak(solution.bound) * (1 - _TOLERANCE)))
+    return float(math.ceil(extended.peak(solution.bound) * (1 - FEASIBLE)))
 
 
 def _schedule(program: Formulation, solution: Solution) -> Schedule | None:
@@ -219,13 +218,14 @@ def _check_licence(graph: Graph) -> None:
     found = licence_details()
     if found["licence"] == "none":
         raise StrategyError(
-            f"the quadratic form needs Gurobi ({found['detail']}); use the linear form, max_batch, of the same optimum"
+            f'the quadratic form needs Gurobi ({found["detail"]}); use the linear form (form="linear"), of the same '
+            "optimum"
         )
     if found["licence"] != "full" and variables > QUADRATIC_LIMIT:
         raise StrategyError(
             f"the quadratic form of {graph.name!r} has {variables:,} variables, but Gurobi's licence here ends at "
-            f"{QUADRATIC_LIMIT} where rows are quadratic ({LIMIT:,} where they are linear): use the linear form, "
-            "max_batch, with the same optimum, or a full licence"
+            f"{QUADRATIC_LIMIT} where rows are quadratic ({LIMIT:,} where they are linear): use the linear form "
+            '(form="linear"), with the same optimum, or a full licence'
         )
 
 

@@ -1,25 +1,28 @@
 """The published quadratic program and its linear form: equal, and equal to brute force."""
 
 import importlib
+import json
 from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
 from bruteforce import least_staged_cost
+from commands import flat, invoke
 from graphs import chain, paper_chain, random_graphs, resnet, training
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from checkmate_tf.errors import BudgetError, InfeasibleBudgetError, StrategyError
+from checkmate_tf.files.graphs import write_graph
+from checkmate_tf.largest_batch.max_batch_size import max_batch_size
 from checkmate_tf.schedule import keep_all
 from checkmate_tf.solvers import Milp, Products, solve_milp
 from checkmate_tf.solvers.gurobi import gurobi_licence
 from checkmate_tf.strategies import SolveOptions
-from checkmate_tf.strategies.max_batch.linear import cost_limit, max_batch
-from checkmate_tf.strategies.max_batch.quadratic import max_batch_linear, max_batch_quadratic
+from checkmate_tf.strategies.max_batch import cost_limit, max_batch, max_batch_linear, max_batch_quadratic
 
-quadratic = importlib.import_module("checkmate_tf.strategies.max_batch.quadratic")
+programs = importlib.import_module("checkmate_tf.strategies.max_batch.programs")
 GUROBI_RUNS = gurobi_licence() != "none"  # the licence in gurobipy's wheel ends some day
 needs_gurobi = pytest.mark.skipif(not GUROBI_RUNS, reason="gurobipy is not installed, or its licence has ended")
 FORMS = [pytest.param(max_batch_quadratic, marks=needs_gurobi), max_batch_linear]
@@ -103,11 +106,11 @@ def test_bytes_and_flops_of_real_networks():
 
 
 def test_the_licence_that_does_not_fit_names_the_linear_form(monkeypatch):
-    monkeypatch.setattr(quadratic, "licence_details", lambda: {"licence": "size-limited", "detail": ""})
-    with pytest.raises(StrategyError, match=r"variables.*licence.*max_batch"):
+    monkeypatch.setattr(programs, "licence_details", lambda: {"licence": "size-limited", "detail": ""})
+    with pytest.raises(StrategyError, match=r"variables.*licence.*form=\"linear\""):
         max_batch_quadratic(resnet(10), 10**9)
-    monkeypatch.setattr(quadratic, "licence_details", lambda: {"licence": "none", "detail": "no module"})
-    with pytest.raises(StrategyError, match=r"needs Gurobi.*max_batch"):
+    monkeypatch.setattr(programs, "licence_details", lambda: {"licence": "none", "detail": "no module"})
+    with pytest.raises(StrategyError, match=r"needs Gurobi.*form=\"linear\""):
         max_batch_quadratic(chain(2), 100)
 
 
@@ -133,3 +136,26 @@ def test_other_solvers_refuse_products():
     program = Milp(np.ones(2), np.ones((1, 2)), np.ones(1), np.ones(1), np.zeros(2), np.ones(2), products=rows)
     with pytest.raises(StrategyError, match="products"):
         solve_milp(program, "highs")
+
+
+@pytest.mark.parametrize("form", ["search", "linear", pytest.param("quadratic", marks=needs_gurobi)])
+def test_the_forms_agree_from_python_and_the_command_line(form, tmp_path):
+    graph = chain(3)
+    optimum = best_batch(graph, 500, cost_limit(graph, "one-forward"))
+    assert max_batch_size(graph, 500, form=form, time_limit=30.0).batch_size == optimum
+    write_graph(graph, tmp_path / "chain.json")
+    done = invoke("max-batch", tmp_path / "chain.json", "--memory", 500, "--form", form, "--time-limit", 30, "--json")
+    assert done.exit_code == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["form"], told["batch_size"], told["status"]) == (form, optimum, "optimal")
+
+
+def test_forms_that_cannot_be_are_refused(monkeypatch, tmp_path):
+    with pytest.raises(StrategyError, match="choose one of search, linear, quadratic"):
+        max_batch_size(chain(3), 500, form="cubic")
+    write_graph(resnet(10), tmp_path / "resnet.json")
+    done = invoke("max-batch", tmp_path / "resnet.json", "--memory", "1GB", "--form", "cubic")
+    assert done.exit_code == 2 and "--form 'cubic' is unknown" in flat(done.stderr)
+    monkeypatch.setattr(programs, "licence_details", lambda: {"licence": "size-limited", "detail": ""})
+    done = invoke("max-batch", tmp_path / "resnet.json", "--memory", "1GB", "--form", "quadratic")
+    assert done.exit_code == 2 and "licence here ends at 200" in flat(done.stderr)

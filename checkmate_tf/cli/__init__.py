@@ -9,11 +9,14 @@ without TensorFlow.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..version import __version__
+
+if TYPE_CHECKING:
+    from ..fit.options import Planning
 
 __all__ = ["app", "main"]
 
@@ -29,6 +32,16 @@ app = typer.Typer(
 Json = Annotated[
     bool, typer.Option("--json", help="One JSON document on standard output; all else goes to standard error.")
 ]
+BatchSize = Annotated[int | None, typer.Option(min=1, help="Samples in a batch. Default: 32.")]
+Strategy = Annotated[str, typer.Option(help="How to schedule.")]
+Costs = Annotated[str, typer.Option(help="profile (this device), roofline or flops.")]
+TimeLimit = Annotated[float, typer.Option(min=0.1, help="Seconds that solving may take.")]
+Gap = Annotated[float, typer.Option(min=0.0, help="Stop solving at this proven gap.")]
+Verify = Annotated[bool, typer.Option(help="Run the plan on the device, and plan again if it needs more.")]
+InputShape = Annotated[str | None, typer.Option(help="For keras.applications, e.g. 96,96,3.")]
+Classes = Annotated[int | None, typer.Option(min=1, help="For keras.applications.")]
+Optimizer = Annotated[str | None, typer.Option(help="For a model that is not compiled. Default: adam.")]
+Loss = Annotated[str | None, typer.Option(help="For a model that is not compiled. Default: from its output.")]
 
 
 def _version(wanted: bool) -> None:
@@ -71,21 +84,19 @@ def plan(
             "returns a Keras model, or (model, (x, y)) with a batch of its data."
         ),
     ],
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples in a batch. Default: 32.")] = None,
+    batch_size: BatchSize = None,
     budget: Annotated[
         str, typer.Option(help='"60%" of the plain peak, a size ("700MB", "1.5GiB"), or "auto".')
     ] = "60%",
-    strategy: Annotated[str, typer.Option(help="How to schedule.")] = "checkmate",
-    costs: Annotated[str, typer.Option(help="profile (this device), roofline or flops.")] = "profile",
-    time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds that solving may take.")] = 60.0,
-    gap: Annotated[float, typer.Option(min=0.0, help="Stop solving at this proven gap.")] = 0.01,
-    verify: Annotated[bool, typer.Option(help="Run the plan on the device, and plan again if it needs more.")] = True,
-    input_shape: Annotated[str | None, typer.Option(help="For keras.applications, e.g. 96,96,3.")] = None,
-    classes: Annotated[int | None, typer.Option(min=1, help="For keras.applications.")] = None,
-    optimizer: Annotated[str | None, typer.Option(help="For a model that is not compiled. Default: adam.")] = None,
-    loss: Annotated[
-        str | None, typer.Option(help="For a model that is not compiled. Default: from its output.")
-    ] = None,
+    strategy: Strategy = "checkmate",
+    costs: Costs = "profile",
+    time_limit: TimeLimit = 60.0,
+    gap: Gap = 0.01,
+    verify: Verify = True,
+    input_shape: InputShape = None,
+    classes: Classes = None,
+    optimizer: Optimizer = None,
+    loss: Loss = None,
     operators: Annotated[
         str, typer.Option(help='"choose": gradients may read codes of values; "default": as TensorFlow has them.')
     ] = "default",
@@ -107,9 +118,13 @@ def plan(
     from .plan import PlanCommand, run_plan
     from .planned import Asked
 
+    planning: Planning = {
+        "strategy": strategy, "costs": costs, "time_limit": time_limit, "gap": gap, "verify": verify, "cache": cache,
+        "schedule": schedule, "operators": operators,
+    }  # fmt: skip
     asked = Asked(
-        model, batch_size, budget, strategy, costs, time_limit, gap, verify, input_shape, classes, optimizer, loss,
-        cache, schedule, operators,
+        model=model, batch_size=batch_size, budget=budget, planning=planning, input_shape=input_shape, classes=classes,
+        optimizer=optimizer, loss=loss,
     )  # fmt: skip
     command = PlanCommand(asked, save, plot, json)
     guarded(json, lambda: run_plan(command))
@@ -121,7 +136,7 @@ def graph(
         str | None,
         typer.Argument(help="As for plan: a name in keras.applications, a .keras file, or file.py:function."),
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples in a batch. Default: 32.")] = None,
+    batch_size: BatchSize = None,
     level: Annotated[str, typer.Option(help="A node for each layer, or for each op of the training step.")] = "layer",
     costs: Annotated[
         str,
@@ -137,8 +152,8 @@ def graph(
             "also a profile of Checkmate's artifact (.npy)."
         ),
     ] = None,
-    input_shape: Annotated[str | None, typer.Option(help="For keras.applications, e.g. 96,96,3.")] = None,
-    classes: Annotated[int | None, typer.Option(min=1, help="For keras.applications.")] = None,
+    input_shape: InputShape = None,
+    classes: Classes = None,
     optimizer: Annotated[
         str | None, typer.Option(help="At op level, if the model is not compiled. Default: adam.")
     ] = None,
@@ -164,9 +179,21 @@ def graph(
     from .graph import GraphCommand, run_graph
 
     command = GraphCommand(
-        model, batch_size, level, costs, input_shape, classes, optimizer, loss, output, json, profile, random,
-        edges, seed,
-    )  # fmt: skip
+        model=model,
+        batch_size=batch_size,
+        level=level,
+        costs=costs,
+        input_shape=input_shape,
+        classes=classes,
+        optimizer=optimizer,
+        loss=loss,
+        output=output,
+        json=json,
+        profile=profile,
+        random=random,
+        edges=edges,
+        seed=seed,
+    )
     guarded(json, lambda: run_graph(command))
 
 
@@ -188,7 +215,7 @@ def profile(
         list[str] | None,
         typer.Option(help="For keras.applications, e.g. 96,96,3. Give it again for further shapes, a file each."),
     ] = None,
-    classes: Annotated[int | None, typer.Option(min=1, help="For keras.applications.")] = None,
+    classes: Classes = None,
     optimizer: Annotated[str | None, typer.Option(help="At op level, if it is not compiled. Default: adam.")] = None,
     loss: Annotated[str | None, typer.Option(help="If it is not compiled. Default: from its output.")] = None,
     json: Json = False,
@@ -201,9 +228,18 @@ def profile(
     from .profile import ProfileCommand, run_profile
 
     command = ProfileCommand(
-        model, batch_sizes, output, level, precision, repetitions, tuple(input_shape or ()), classes, optimizer, loss,
-        json,
-    )  # fmt: skip
+        model=model,
+        batch_sizes=batch_sizes,
+        output=output,
+        level=level,
+        precision=precision,
+        repetitions=repetitions,
+        input_shapes=tuple(input_shape or ()),
+        classes=classes,
+        optimizer=optimizer,
+        loss=loss,
+        json=json,
+    )
     guarded(json, lambda: run_profile(command))
 
 
@@ -216,11 +252,11 @@ def solve(
             help='Bytes, a size ("4GB", "512MiB"), or "60%" of the peak without rematerialization, constants apart.'
         ),
     ],
-    strategy: Annotated[str, typer.Option(help="How to schedule.")] = "checkmate",
+    strategy: Strategy = "checkmate",
     solver: Annotated[
         str, typer.Option(help="For strategies that solve programs: auto, gurobi, highs, scip, cp-sat or pdlp.")
     ] = "auto",
-    time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds that solving may take.")] = 60.0,
+    time_limit: TimeLimit = 60.0,
     gap: Annotated[float, typer.Option(min=0.0, help="Stop when cost / bound - 1 is proven to be below this.")] = 0.01,
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of the random search.")] = 0,
     memory_limit: Annotated[str | None, typer.Option(help='That a solver may take, e.g. "4GB".')] = None,
@@ -237,8 +273,19 @@ def solve(
     from .solve import SolveCommand, run_solve
 
     command = SolveCommand(
-        graph, budget, strategy, solver, time_limit, gap, seed, memory_limit, output, json, copies, workers
-    )  # fmt: skip
+        graph=graph,
+        budget=budget,
+        strategy=strategy,
+        solver=solver,
+        time_limit=time_limit,
+        gap=gap,
+        seed=seed,
+        memory_limit=memory_limit,
+        output=output,
+        json=json,
+        copies=copies,
+        workers=workers,
+    )
     guarded(json, lambda: run_solve(command))
 
 
@@ -257,10 +304,10 @@ def max_batch(
         str, typer.Option(help='Most recomputation: a share of the step\'s cost ("10%"), or "one-forward".')
     ] = "one-forward",
     inputs: Annotated[bool, typer.Option(help="Count the batch of inputs, too; the published figures do not.")] = False,
-    time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds that solving may take.")] = 60.0,
+    time_limit: TimeLimit = 60.0,
     seed: Annotated[int, typer.Option(help="Of the search.")] = 0,
-    input_shape: Annotated[str | None, typer.Option(help="For keras.applications, e.g. 96,96,3.")] = None,
-    classes: Annotated[int | None, typer.Option(min=1, help="For keras.applications.")] = None,
+    input_shape: InputShape = None,
+    classes: Classes = None,
     form: Annotated[
         str,
         typer.Option(
@@ -288,9 +335,21 @@ def max_batch(
     from .max_batch import MaxBatchCommand, run_max_batch
 
     command = MaxBatchCommand(
-        model, memory, costs, max_overhead, inputs, time_limit, seed, input_shape, classes, verify, optimizer, loss,
-        json, form,
-    )  # fmt: skip
+        model=model,
+        memory=memory,
+        costs=costs,
+        max_overhead=max_overhead,
+        inputs=inputs,
+        time_limit=time_limit,
+        seed=seed,
+        input_shape=input_shape,
+        classes=classes,
+        verify=verify,
+        optimizer=optimizer,
+        loss=loss,
+        json=json,
+        form=form,
+    )
     guarded(json, lambda: run_max_batch(command))
 
 
@@ -326,8 +385,8 @@ def operators(
     bits: Annotated[
         int | None, typer.Option(help="Offer values in so many bits: 16, 10 or 8. This changes the gradients.")
     ] = None,
-    input_shape: Annotated[str | None, typer.Option(help="For keras.applications, e.g. 96,96,3.")] = None,
-    classes: Annotated[int | None, typer.Option(min=1, help="For keras.applications.")] = None,
+    input_shape: InputShape = None,
+    classes: Classes = None,
     json: Json = False,
 ) -> None:
     """Choose implementations of a model's operators and a schedule, at layer level with modelled V100 costs.
@@ -338,9 +397,21 @@ def operators(
     from .operators import OperatorsCommand, run_operators
 
     command = OperatorsCommand(
-        model, batch_size, budget, method, solver, time_limit, gap, seed, inexact, sparsity, bits, input_shape, classes,
-        json,
-    )  # fmt: skip
+        model=model,
+        batch_size=batch_size,
+        budget=budget,
+        method=method,
+        solver=solver,
+        time_limit=time_limit,
+        gap=gap,
+        seed=seed,
+        inexact=inexact,
+        sparsity=sparsity,
+        bits=bits,
+        input_shape=input_shape,
+        classes=classes,
+        json=json,
+    )
     guarded(json, lambda: run_operators(command))
 
 
@@ -355,18 +426,16 @@ def report(
     ],
     html: Annotated[Path, typer.Option(help="Where to write the page.")],
     budget: Annotated[str | None, typer.Option(help="Of a model, as for plan. Default: 60%.")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples in a batch. Default: 32.")] = None,
-    strategy: Annotated[str, typer.Option(help="How to schedule a model.")] = "checkmate",
-    costs: Annotated[str, typer.Option(help="Of a model: profile (this device), roofline or flops.")] = "profile",
-    time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds that solving may take.")] = 60.0,
-    gap: Annotated[float, typer.Option(min=0.0, help="Stop solving at this proven gap.")] = 0.01,
-    verify: Annotated[bool, typer.Option(help="Run the plan on the device, and plan again if it needs more.")] = True,
-    input_shape: Annotated[str | None, typer.Option(help="For keras.applications, e.g. 96,96,3.")] = None,
-    classes: Annotated[int | None, typer.Option(min=1, help="For keras.applications.")] = None,
-    optimizer: Annotated[str | None, typer.Option(help="For a model that is not compiled. Default: adam.")] = None,
-    loss: Annotated[
-        str | None, typer.Option(help="For a model that is not compiled. Default: from its output.")
-    ] = None,
+    batch_size: BatchSize = None,
+    strategy: Strategy = "checkmate",
+    costs: Costs = "profile",
+    time_limit: TimeLimit = 60.0,
+    gap: Gap = 0.01,
+    verify: Verify = True,
+    input_shape: InputShape = None,
+    classes: Classes = None,
+    optimizer: Optimizer = None,
+    loss: Loss = None,
     json: Json = False,
 ) -> None:
     """Write one self-contained page with pictures and tables of graphs, results and planned models.
@@ -378,10 +447,13 @@ def report(
     from .report import ReportCommand, run_report
 
     files = [source for source in sources if source.endswith(".json")]
+    planning: Planning = {
+        "strategy": strategy, "costs": costs, "time_limit": time_limit, "gap": gap, "verify": verify,
+    }  # fmt: skip
     models = [
         Asked(
-            source, batch_size, budget or "60%", strategy, costs, time_limit, gap, verify, input_shape, classes,
-            optimizer, loss,
+            model=source, batch_size=batch_size, budget=budget or "60%", planning=planning, input_shape=input_shape,
+            classes=classes, optimizer=optimizer, loss=loss,
         )
         for source in sources
         if source not in files

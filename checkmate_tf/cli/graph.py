@@ -22,7 +22,7 @@ __all__ = ["GraphCommand", "run_graph"]
 _LEVELS: dict[str, CostModels[Any]] = {"layer": LAYER_COSTS, "op": COST_MODELS}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GraphCommand:
     """The arguments of the command, as typed."""
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["MaxBatchCommand", "parse_overhead", "run_max_batch"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MaxBatchCommand:
     """The arguments of the command, as typed."""
 

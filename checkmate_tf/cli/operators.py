@@ -24,7 +24,7 @@ METHODS = ("choose", "monet", "gist", "checkmate")
 _BITS = (8, 10, 16)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OperatorsCommand:
     """The arguments of the command, as typed."""
 

@@ -55,7 +55,7 @@ def run_plan(command: PlanCommand) -> None:
 
 def _check(command: PlanCommand) -> None:
     check_asked(command.asked)
-    if command.save is not None and command.asked.operators == "choose":
+    if command.save is not None and command.asked.planning.get("operators") == "choose":
         raise BadInput("--save does not go with --operators choose: only schedules of the plain step can be loaded")
     if command.plot is not None and command.plot.suffix.lower() not in _FORMATS:
         raise BadInput(f"--plot {str(command.plot)!r}: the name must end with {', '.join(_FORMATS)}")

@@ -7,37 +7,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..units import parse_budget
 from .console import BadInput, prepare_tensorflow, progress_lines, stderr
 
 if TYPE_CHECKING:
+    from ..fit.options import Planning
     from ..report import Report
 
 __all__ = ["DEFAULT_BATCH", "Asked", "check_asked", "planned"]
 
 DEFAULT_BATCH = 32
-_COSTS = ("profile", "roofline", "flops")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Asked:
     """A model, and how it is to be planned, as typed."""
 
     model: str
     batch_size: int | None
     budget: str
-    strategy: str
-    costs: str
-    time_limit: float
-    gap: float
-    verify: bool
+    planning: Planning
     input_shape: str | None
     classes: int | None
     optimizer: str | None
     loss: str | None
-    cache: bool = True
-    schedule: Path | None = None
-    operators: str = "default"
 
 
 def check_asked(asked: Asked) -> None:
@@ -45,25 +37,16 @@ def check_asked(asked: Asked) -> None:
 
     Raises
     ------
-    BudgetError, BadInput
+    CheckmateError
         Names the option, and what it may be.
     """
+    from ..fit.options import options_of
     from ..keras.sources import parse_shape
-    from ..operators import OPERATORS
-    from ..strategies import STRATEGIES
 
-    parse_budget(asked.budget)
     parse_shape(asked.input_shape)
-    if asked.strategy not in STRATEGIES:
-        raise BadInput(f"--strategy {asked.strategy!r} is unknown: choose one of {', '.join(sorted(STRATEGIES))}")
-    if asked.costs not in _COSTS:
-        raise BadInput(f"--costs {asked.costs!r} is unknown: choose one of {', '.join(_COSTS)}")
-    if asked.operators not in OPERATORS:
-        raise BadInput(f"--operators {asked.operators!r} is unknown: choose one of {', '.join(OPERATORS)}")
-    if asked.operators == "choose" and asked.schedule is not None:
-        raise BadInput("--operators choose does not go with --schedule: a saved schedule is one of the plain step")
-    if asked.schedule is not None and not asked.schedule.is_file():
-        raise BadInput(f"--schedule {str(asked.schedule)!r}: there is no such file; plan --save writes one")
+    options, _ = options_of(asked.budget, asked.planning)
+    if options.schedule is not None and not Path(options.schedule).is_file():
+        raise BadInput(f"--schedule {str(options.schedule)!r}: there is no such file; plan --save writes one")
 
 
 def planned(asked: Asked) -> tuple[Report, str]:
@@ -89,20 +72,14 @@ def planned(asked: Asked) -> tuple[Report, str]:
         notes.print(f"batch of {batch_size} samples (choose with --batch-size)", highlight=False)
     if said:
         notes.print(said, highlight=False, markup=False)
+    planning = asked.planning.copy()
+    planning["progress"] = True if sys.stderr.isatty() else progress_lines()
     checkmate_tf.compile(
         model,
         asked.budget,
         batch_size=batch_size,
         data=data,
-        strategy=asked.strategy,
-        costs=asked.costs,
-        time_limit=asked.time_limit,
-        gap=asked.gap,
-        verify=asked.verify,
-        cache=asked.cache,
-        schedule=asked.schedule,
-        operators=asked.operators,
-        progress=True if sys.stderr.isatty() else progress_lines(),
+        **planning,
     )
     report: Report = model.checkmate
     return report, said

@@ -27,7 +27,7 @@ _NOISY = 0.5  # spread over median from which a measurement says little
 _NOISY_SHARE = 0.1  # of all time, in nodes measured so, from which the user is told
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ProfileCommand:
     """The arguments of the command, as typed."""
 

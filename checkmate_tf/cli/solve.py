@@ -28,7 +28,7 @@ SOLVERS = ("auto", "gurobi", "highs", "scip", "cp-sat", "pdlp")
 _LEAST_SECONDS = 2.0  # to look for the least budget: every answer shows it, so it must not take long
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SolveCommand:
     """The arguments of the command, as typed."""
 

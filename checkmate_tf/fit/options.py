@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypedDict, TypeVar
 
-from ..costs import CostSpec
-from ..errors import BatchSizeError, OperatorsError
+from ..costs import COST_MODELS, CostSpec
+from ..errors import BatchSizeError, OperatorsError, StrategyError
 from ..operators import OPERATORS
+from ..strategies import STRATEGIES
 from ..units import Budget, parse_budget
 
 __all__ = ["PlanOptions", "Planning", "Progress", "options_of", "takes_planning"]
@@ -71,6 +72,8 @@ class PlanOptions:
 
     Raises
     ------
+    StrategyError, CostError
+        If there is no strategy, or no cost model, of that name.
     OperatorsError
         If `operators` is unknown, or asks for a choice where the schedule is given.
     BatchSizeError
@@ -94,6 +97,10 @@ class PlanOptions:
     tries: int = 5
 
     def __post_init__(self) -> None:
+        if self.strategy not in STRATEGIES:
+            raise StrategyError(f"strategy {self.strategy!r} is unknown; choose one of {', '.join(sorted(STRATEGIES))}")
+        if isinstance(self.costs, str):
+            COST_MODELS.find(self.costs)
         if self.operators not in OPERATORS:
             raise OperatorsError(f'operators={self.operators!r} is unknown: use "default" or "choose"')
         if self.operators == "choose" and self.schedule is not None:

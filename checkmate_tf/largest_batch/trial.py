@@ -62,9 +62,8 @@ def execute(trial: Trial) -> dict[str, Any]:
     import keras
     import numpy as np
 
-    import checkmate_tf
-
     from ..device.measure import find_device
+    from ..keras.api import compile
     from ..keras.sources import compile_if_needed, load_model
     from ..keras.spec import data_spec
     from ..strategies.max_batch import cost_limit
@@ -79,7 +78,7 @@ def execute(trial: Trial) -> dict[str, Any]:
     spec, _ = data_spec(model, trial.batch_size if data is None else None, None, data)
     spec = _without_lists(spec)
     tell("start", 1, 1, model.name)
-    checkmate_tf.compile(
+    compile(
         model, trial.budget_bytes, batch_size=trial.batch_size, input_spec=spec, costs="flops",
         time_limit=trial.time_limit, seed=trial.seed, progress=tell,
     )  # fmt: skip

@@ -9,13 +9,14 @@ Three conventions:
   transposed convolution without its kernel's area. Little, but decisive: where these layers are free, recomputing them
   is too, and ResNet50 at half its peak costs 0 instead of 0.28% (`benchmarks/models.py`).
 - `true`: two for each multiply-add, and the elementwise work besides: biases, activations, normalisation, pooling,
-  softmax, merges, dropout. `TRANSCENDENTAL` for exp, tanh and their kind, as in `flops.py`. Moving data stays free.
+  softmax, merges, dropout. Exp, tanh and their kind count `TRANSCENDENTAL` (`costs/counts.py`). Moving data is free.
 
-One rule a layer counts its `Work`, and a convention weighs it. Shapes include the batch, so work scales with it.
+Each layer has a rule that counts its `Work`; a convention weighs that. Shapes include the batch, so work scales with
+it.
 
-**What this does badly.** It knows a layer by the Keras class that it derives from: a subclass that computes something
-else is miscounted, and a layer of the user's own counts 0 (said once for each call, at level INFO). Nor does work say
-time: see `flops.py`.
+**What this does badly.** It knows a layer by the Keras class that it derives from. A subclass that computes something
+else is miscounted. A layer of the user's own counts 0 (logged at level INFO for each call). Nor does work say time: see
+`costs/flops.py`.
 """
 
 from __future__ import annotations

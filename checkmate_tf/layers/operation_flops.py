@@ -1,6 +1,6 @@
-"""Work of operations of keras.ops (what a functional model calls beside layers): one rule an operation.
+"""Work of operations of keras.ops, which a functional model calls beside layers: one rule an operation.
 
-The shapes of constant operands are among the inputs. The conventions are those of `layer_flops.py`.
+The shapes of constant operands are among the inputs. The conventions are those of `flops.py`.
 """
 
 from __future__ import annotations

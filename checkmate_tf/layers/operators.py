@@ -9,7 +9,7 @@ The graph of a functional Keras model as MONeT draws it. Nodes, in order:
   it is a dense layer or a convolution (its value is nothing: constants hold twice the parameters); the gradient of its
   inputs, as large as those together. Additions and views pass a gradient on without a node.
 
-What a gradient reads in its own way is in `layer_reads.py`. The ways beside it:
+What a gradient reads in its own way is in `reads.py`. The ways beside it:
 
 | gradient of | way | reads | |
 | --- | --- | --- | --- |

@@ -57,7 +57,7 @@ class LayerTime:
     backward : float
         Of what any gradient needs.
     input_gradient, weight_gradient : float
-        Besides, if something before the layer is trained; if the layer's own weights are.
+        In addition, if something before the layer is trained; and if the layer's own weights are.
     """
 
     forward: float
@@ -137,7 +137,7 @@ def layer_us(layer: Any, input_shapes: Shapes, output_shapes: Shapes) -> LayerTi
     layer : keras.Layer or keras.Operation
         Built, if it has weights.
     input_shapes, output_shapes : sequences of tuples of int
-        Batch included, as for `layer_flops.layer_flops`.
+        Batch included, as for `flops.layer_flops`.
 
     Returns
     -------

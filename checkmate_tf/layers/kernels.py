@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from .work import Shapes, size
+from .work.shared import Shapes, size
 
 __all__ = [
     "WIDTH", "Kernel", "Launches", "add_bias", "convolution", "elementwise", "fp32_bytes", "paired", "product",

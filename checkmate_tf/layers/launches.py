@@ -27,7 +27,6 @@ from typing import Any, TypeAlias
 from ..costs.counts import words
 from ..errors import CheckmateError
 from .calls import layer_calls
-from .flops import layer_work
 from .kernels import (
     WIDTH,
     Kernel,
@@ -41,7 +40,8 @@ from .kernels import (
     product_of_values,
     traffic,
 )
-from .work import Shape, Shapes, adds_keys, attended, channels, nearest, size
+from .work.layers import layer_work
+from .work.shared import Shape, Shapes, adds_keys, attended, channels, nearest, size
 
 __all__ = ["conv_kind", "launches"]
 

@@ -49,7 +49,7 @@ from .calls import LayerCall, layer_calls, parameter_bytes
 from .kernels import traffic
 from .reads import IN_PLACE, READS, activation_kind, gradient_kind, pool_window
 from .v100 import LayerTime, kernel_us, layer_us
-from .work import Shapes
+from .work.shared import Shapes
 
 __all__ = ["SPARSE_BYTES_PER_US", "layer_operators"]
 

@@ -27,7 +27,7 @@ import math
 from typing import Any
 
 from ..costs.counts import words
-from .work import nearest
+from .work.shared import nearest
 
 __all__ = ["IN_PLACE", "READS", "activation_kind", "gradient_kind", "pool_window"]
 

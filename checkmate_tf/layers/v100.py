@@ -30,7 +30,7 @@ from ..errors import CostError
 from .calls import LayerCalls
 from .kernels import Kernel, fp32_bytes, traffic
 from .launches import launches
-from .work import Shapes
+from .work.shared import Shapes
 
 __all__ = ["LayerTime", "Rate", "cost_model", "kernel_us", "layer_us", "rates", "step_us"]
 

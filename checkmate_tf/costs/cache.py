@@ -1,6 +1,6 @@
-"""Measured times and workspaces on disk: a readable JSON file for each device, TensorFlow version and thread setting.
+"""Measured times and workspaces on disk: a readable JSON file for each setting (see `setting.py`).
 
-The folder is the user's cache (`platformdirs`), or what `CHECKMATE_TF_CACHE` names; an empty string there turns the
+The folder is the user's cache (`platformdirs`), or what `CHECKMATE_TF_CACHE` names. An empty string there turns the
 cache off. What is read is never trusted: entries that are not finite, positive and of a plausible size are dropped. A
 cache that cannot be read or written is a warning, not an error.
 """
@@ -65,7 +65,7 @@ def load(path: Path | None, unit: str = "us") -> dict[str, float]:
 
 
 def save(path: Path | None, measured: Mapping[str, float], unit: str = "us") -> bool:
-    """Add entries to a file, atomically, keeping what another process wrote meanwhile.
+    """Add entries to a file, all or none; entries that another process wrote meanwhile stay.
 
     Returns
     -------

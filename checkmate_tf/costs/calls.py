@@ -1,4 +1,4 @@
-"""Operations that call functions (loops, branches, partitioned calls): totals over their bodies, and trip counts."""
+"""Loops, branches and calls: totals over the functions that an operation calls, and iterations of loops."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ def call_total(op: Any, measure: Callable[[Any, int | None], float], unknown_dim
     op : tf.Operation
     measure : callable (op, unknown_dim) -> float
     unknown_dim : int, optional
-        Used where the caller's own inputs do not tell what an unknown dimension of the body is.
+        What an unknown dimension of the body is, where the caller's own inputs do not tell.
 
     Returns
     -------
     float
-        Loops: body and condition times `iterations_of`, or once; branches: the dearest one; calls: the function.
+        Of a loop: body and condition, times `iterations_of`, or once if that is not known. Of branches: the dearest
+        one. Of a call: the function.
     """
     from .alone.eager import called_graphs
 
@@ -38,7 +39,7 @@ def call_total(op: Any, measure: Callable[[Any, int | None], float], unknown_dim
 
 
 def _batch_of(op: Any, graph: Any, default: int | None) -> int | None:
-    """What `None` means inside: the size that the caller's inputs have where the body's do not, the commonest one."""
+    """What `None` means inside: the size that most of the caller's inputs have where the body's have none."""
     outer_inputs = list(op.inputs)[-len(graph.inputs) :] if graph.inputs else []
     seen: Counter[int] = Counter()
     for outer, inner in zip(outer_inputs, graph.inputs, strict=False):
@@ -49,10 +50,11 @@ def _batch_of(op: Any, graph: Any, default: int | None) -> int | None:
 
 
 def iterations_of(op: Any, values: Callable[[Any], np.ndarray | None] | None = None) -> int | None:
-    """Iterations of a While, if its condition bounds a counter by a value known from constants and static shapes.
+    """Iterations of a While whose condition bounds a counter by a number that constants and static shapes tell.
 
-    The condition is searched for `Less` between integer scalars; a gradient loop, bounded by the counter of its forward
-    loop, takes that loop's count. The least bound found is the answer: an upper bound if the loop may leave early.
+    The condition is searched for `Less` between integer scalars. The loop of a gradient is bounded by the counter of
+    its forward loop, and takes that loop's number. Of several bounds the least counts. A loop that may end early runs
+    at most so often.
 
     Returns
     -------

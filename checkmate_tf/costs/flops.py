@@ -1,13 +1,12 @@
 """Floating-point operations of a tf.Operation, from its static shapes.
 
 A multiply-add is two. Counted exactly: convolutions, matrix products, contractions, reductions, pooling. Elementwise
-operations count one an element, a quotient or root included, and `TRANSCENDENTAL` for exp, tanh, erf and their kind
-(the figure of a polynomial approximation, not of any one library). Operations that only move data (transpose, pad,
-gather, tile, cast) count one for each element written, views and shape arithmetic nothing, and an unknown operation one
-for each element of its outputs.
+operations count one an element, a quotient or root included. Exp, tanh, erf and their kind count `TRANSCENDENTAL`.
+Operations that only move data (transpose, pad, gather, tile, cast) count one for each element written. Views and shape
+arithmetic count nothing. An unknown operation counts one for each element of its outputs.
 
-**What this does badly.** It says that an elementwise operation costs almost nothing beside a convolution; in truth both
-wait for memory. On a CPU, a batch normalisation of 0.1% of the FLOPs may take a third of the step. Prefer `profile`, or
+**What this does badly.** It says that an elementwise operation costs almost nothing beside a convolution. In truth both
+wait for memory: on a CPU, a batch normalisation of 0.1% of the FLOPs may take a third of the step. Prefer `profile`, or
 `roofline` where nothing can be run.
 """
 
@@ -81,14 +80,14 @@ _APPLY = 8  # FLOPs an element of a fused optimizer update, between 2 (gradient 
 def op_flops(op: Any, unknown_dim: int | None = None) -> float:
     """FLOPs of running an operation once.
 
-    Loops count the body and the condition times the number of iterations, where that follows from a constant bound
-    (`maximum_iterations`), else once. Branches count the dearest branch.
+    Loops count the body and the condition times the number of iterations. Where that does not follow from a constant
+    bound (`maximum_iterations`), they count once. Branches count the dearest branch.
 
     Parameters
     ----------
     op : tf.Operation
     unknown_dim : int, optional
-        What an unknown dimension is taken to be (see `sizes.py`).
+        The size that an unknown dimension counts as (see `sizes.py`).
 
     Returns
     -------

@@ -3,7 +3,9 @@
     time = max(flops / peak, bytes / bandwidth)
 
 An operation either computes or waits for memory, whichever is longer (Williams, Waterman, Patterson, "Roofline", CACM
-52(4), 2009). Bytes are those of inputs and outputs, each touched once: caches and fusion are left out.
+52(4), 2009). Bytes are those of inputs and outputs, each touched once.
+
+**What this does badly.** It knows nothing of caches and fusion.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ class Rates:
 def op_traffic_bytes(op: Any, unknown_dim: int | None = None) -> float:
     """Bytes that an operation reads and writes: its inputs and outputs once each; nothing for views.
 
-    A variable's update counts its value read and the variable read and written; a loop its body times its iterations.
+    An update of a variable reads a value and the variable, and writes the variable. A loop counts its body times its
+    iterations.
     """
     if op.type in VIEWS or op.type in SOURCES:
         return 0.0

@@ -17,15 +17,15 @@ def default_device() -> str:
 
 
 def setting(device: str) -> str:
-    """Everything outside an operation that its time depends on, in words."""
+    """What the times of all operations depend on, in words: processor, TensorFlow, threads, oneDNN."""
     threads = f"{tf.config.threading.get_intra_op_parallelism_threads()}of{_cores()}"
     return f"{_device_name(device)} tf{tf.__version__} threads {threads} onednn {_onednn()}"
 
 
 def _onednn() -> str:
-    """What decides about oneDNN's kernels: whether it is used, the instructions that it may use, and those there are.
+    """What oneDNN chooses its kernels by: whether it is used, the instructions that it may use, those there are.
 
-    Processors of one name can differ in theirs, as virtual ones do.
+    Processors of one name can differ in their instructions, as virtual ones do.
     """
     cap = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or "-"
     flags = " ".join(sorted(_of_processor("flags").split()))
@@ -47,7 +47,7 @@ def _device_name(device: str) -> str:
 
 
 def _of_processor(what: str) -> str:
-    """A line of what Linux says of the first processor; empty elsewhere."""
+    """What Linux says of the first processor under a heading; empty elsewhere."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             return next((line.split(":", 1)[1].strip() for line in file if line.startswith(what)), "")

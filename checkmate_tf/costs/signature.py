@@ -1,4 +1,7 @@
-"""What makes two operations take the same time: type, attributes, input types and shapes, and small inputs by value."""
+"""Signatures: operations that take the same time have the same one, in any process.
+
+What counts is the type, the attributes, types and shapes of inputs, and small integer inputs by value.
+"""
 
 from __future__ import annotations
 

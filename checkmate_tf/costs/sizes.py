@@ -1,7 +1,7 @@
 """Elements and bytes of tensors from their static shapes; an unknown size is never zero.
 
-In the body of a loop an unknown dimension is the batch of the loop's inputs, given as `unknown_dim`. Otherwise a tensor
-whose shape is not fully known is taken to be at least as large as the largest input of its operation.
+In the body of a loop an unknown dimension is the batch of the loop's inputs, given as `unknown_dim`. Elsewhere a tensor
+whose shape is not fully known counts at least as many elements as the largest input of its operation.
 """
 
 from __future__ import annotations

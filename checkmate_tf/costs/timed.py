@@ -1,12 +1,12 @@
-"""Costs measured on this device, operation by operation.
+"""Costs measured on this device, operation by operation: the cost model "profile".
 
-Operations with the same signature (`signature.py`) are timed once, eagerly, on fabricated inputs (`fabricate.py`): one
-run to warm up, then repetitions of which the lower quartile counts (others use the processor too), less what calling an
-operation from Python takes. Results are kept on disk (`cache.py`). Operations whose tensors are all small get one fixed
-cost. What cannot be run alone, does not fit, or comes after the time budget is estimated by the roofline, with rates
-fitted to what was measured.
+Operations with the same signature (`signature.py`) are timed once, eagerly, on fabricated inputs (`alone/`). There is
+one run to warm up, then repetitions. Their lower quartile counts, since others use the processor too, less what calling
+an operation from Python takes. Results are kept on disk (`cache.py`). Operations whose tensors are all small get one
+fixed cost. What cannot be run alone, does not fit, or comes after the time budget is estimated by the roofline, with
+rates fitted to what was measured.
 
-**What this does badly.** Operations run alone: in a step, neighbours share caches, oneDNN fuses (Conv2D + BiasAdd), an
+**What this does badly.** Operations run alone. In a step, neighbours share caches, oneDNN fuses (Conv2D + BiasAdd), an
 elementwise operation may write into its dying input, and small operations and independent loops overlap on several
 threads. Token ids are all zero, so a gather reads one cached row. What else runs on the machine is measured too, and
 cached: profile when it is quiet, or pass `cache=False`.
@@ -51,22 +51,22 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class OpTimes:
-    """Costs of operations, and where they come from.
+    """Times of operations, and where they come from.
 
     Attributes
     ----------
     cost_us : (n,) float
         Microseconds, finite and positive.
     measured : (n,) bool
-        True if timed (now, or earlier and cached), or small; False if estimated.
+        False if estimated; True if timed (now, or earlier and cached) or small.
     seconds : float
         What profiling took.
     signatures : int
-        Different operations worth timing.
+        How many different operations are worth timing.
     cache_hits : int
-        Those of them found in the cache.
+        How many of them the cache had.
     rates : Rates
-        What this device reached on the operations measured.
+        Fitted to the operations that were timed.
     """
 
     cost_us: NDArray[np.float64]

@@ -1,8 +1,8 @@
 """Memory that kernels take for themselves while they run, measured on this device, operation by operation.
 
-Convolutions, loops and others allocate buffers that no graph shows: on a CPU without AVX-512 the gradient of a 3 x 3
+Convolutions, loops and others allocate buffers that no graph shows. On a CPU without AVX-512 the gradient of a 3 x 3
 convolution takes 34 MB whatever its size (measured). Where the allocator keeps statistics, each signature
-(`signature.py`) runs once on fabricated inputs: its peak, less what is there when it is done, is its workspace.
+(`signature.py`) runs once on fabricated inputs. The workspace is the peak less what is left when the operation is done.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def op_workspaces(
 
 
 def _workspace(op: tf.Operation, fabricator: Fabricator, device: str) -> int | None:
-    """Bytes; None if the operation could not be run now (memory may have been short), which is not to be remembered."""
+    """Bytes; None if the operation could not be run now. Memory may have been short, so that is not cached."""
     try:
         if not may_run(op):
             return 0

@@ -3,9 +3,8 @@
 `LAYER_COSTS` is the registry of the cost models of this level. The files, each using those above it:
 
 - `calls.py`: the calls of layers in a model, with static shapes;
-- `work.py`: what a layer computes (`Work`), and the counts that several layers share;
-- `operation_flops.py`: the work of operations of keras.ops;
-- `flops.py`: the work of layers, as FLOPs by three conventions; the cost models that count FLOPs;
+- `work/`: what a layer, or an operation of keras.ops, computes (`Work`);
+- `flops.py`: work as FLOPs, by three conventions; the cost models that count FLOPs;
 - `kernels.py`: kernels that a layer launches, and the parts that layers are put together from;
 - `launches.py`: which kernels each layer launches, forward and backward;
 - `v100.py`: what kernels take on a V100, modelled; the cost model "v100";

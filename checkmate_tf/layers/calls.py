@@ -1,7 +1,6 @@
 """The calls of layers in a functional Keras model, with static shapes: a walk over Keras's own graph, without tracing.
 
-Models within a model are taken apart. What layers compute or cost is not known here: `work.py`, `flops.py` and
-`launches.py` ask for the calls of a model that is wrapped in a layer, and `graph.py` draws them.
+Models within a model are taken apart. What layers compute and cost is not known here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Kernels that one call of a layer launches in a training step, and the parts that layers are put together from.
 
 A kernel is a class of work with its FLOPs and the bytes that it moves, in fp32 whatever the model's policy. Which
-kernels a layer launches is in `layer_kernels.py`; what they cost on a device, in `v100.py`.
+kernels a layer launches is in `launches.py`; what they cost on a device, in `v100.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from .work import Shapes, size
+from .work.shared import Shapes, size
 
 __all__ = [
     "WIDTH", "Kernel", "Launches", "add_bias", "convolution", "elementwise", "fp32_bytes", "paired", "product",
@@ -54,7 +54,7 @@ class Launches:
     backward : tuple of Kernel
         For any gradient of the layer.
     input_gradient, weight_gradient : tuple of Kernel
-        Besides, if something before the layer is trained; if the layer's own weights are.
+        Further ones: if something before the layer is trained, and if the layer's own weights are.
     """
 
     forward: Kernels = ()
@@ -72,7 +72,7 @@ class Launches:
         )
 
     def then(self, other: Launches) -> Launches:
-        """The other on what this one makes: its gradient is this one's to have."""
+        """The other on what this one makes: any gradient of this one needs the other's gradient of inputs first."""
         inner = replace(other, backward=other.backward + other.input_gradient, input_gradient=())
         return self + inner
 
@@ -88,7 +88,7 @@ def traffic(moved_bytes: float) -> Kernels:
 
 
 def elementwise(ins: float, outs: float) -> Launches:
-    """A function of each element, of so many bytes in and out; its gradient reads what went in."""
+    """A function of each element, of so many bytes in and out. Its gradient reads the inputs again."""
     return Launches(traffic(ins + outs), input_gradient=traffic(2 * ins + outs))
 
 

@@ -1,6 +1,6 @@
 """Which kernels a layer launches, forward and backward, from the shapes that it reads and writes.
 
-A layer gives the kernels of its forward pass, and of the gradients it may be asked for; composite layers are put
+A rule gives the kernels of a layer's forward pass, and of the gradients that it may be asked for. Layers are put
 together from parts:
 
 - convolutions by window and stride (`conv1x1`, `conv1x1_s2`, `conv3x3_s1`, `conv_other`, `dwconv2d`, and
@@ -10,8 +10,8 @@ together from parts:
 
 Biases and activations within a layer are kernels of their own. An elementwise layer reads its inputs and writes its
 outputs; its gradient reads that of the outputs and the saved inputs, and writes that of the inputs. The gradient of a
-linear layer (padding, concatenation, average pooling) needs no saved values; that of a sum is the gradient it is given,
-under another name. Views (Reshape, Flatten) launch nothing.
+linear layer (padding, concatenation, average pooling) needs no saved values. The gradient of a sum is the gradient that
+it is given, and launches nothing. Views (Reshape, Flatten) launch nothing.
 
 **What this does badly.** A framework may launch more (an activation as five products and sums) or fewer (fused) than
 are counted here, and copies between layouts are not counted at all. Recurrent layers launch a product a step.
@@ -27,7 +27,6 @@ from typing import Any, TypeAlias
 from ..costs.counts import words
 from ..errors import CheckmateError
 from .calls import layer_calls
-from .flops import layer_work
 from .kernels import (
     WIDTH,
     Kernel,
@@ -41,7 +40,8 @@ from .kernels import (
     product_of_values,
     traffic,
 )
-from .work import Shape, Shapes, adds_keys, attended, channels, nearest, size
+from .work.layers import layer_work
+from .work.shared import Shape, Shapes, adds_keys, attended, channels, nearest, size
 
 __all__ = ["conv_kind", "launches"]
 
@@ -51,8 +51,8 @@ Rule: TypeAlias = Callable[[Any, Shapes, Shapes], Launches]
 def launches(layer: Any, input_shapes: Shapes, output_shapes: Shapes) -> Launches:
     """Kernels of one call of a layer, or of an operation of keras.ops.
 
-    Parameters as for `layer_flops.layer_flops`. A layer that is not known moves its inputs and outputs, and computes
-    the multiply-adds that `layer_work` knows of, if any.
+    Parameters as for `flops.layer_flops`. A layer that is not known moves its inputs and outputs, and computes the
+    multiply-adds that `layer_work` knows of, if any.
     """
     if kind := nearest(layer, _LAYERS):
         return _LAYERS[kind](layer, input_shapes, output_shapes)

@@ -9,7 +9,7 @@ The graph of a functional Keras model as MONeT draws it. Nodes, in order:
   it is a dense layer or a convolution (its value is nothing: constants hold twice the parameters); the gradient of its
   inputs, as large as those together. Additions and views pass a gradient on without a node.
 
-What a gradient reads in its own way is in `layer_reads.py`. The ways beside it:
+What a gradient reads in its own way is in `reads.py`. The ways beside it:
 
 | gradient of | way | reads | |
 | --- | --- | --- | --- |
@@ -49,7 +49,7 @@ from .calls import LayerCall, layer_calls, parameter_bytes
 from .kernels import traffic
 from .reads import IN_PLACE, READS, activation_kind, gradient_kind, pool_window
 from .v100 import LayerTime, kernel_us, layer_us
-from .work import Shapes
+from .work.shared import Shapes
 
 __all__ = ["SPARSE_BYTES_PER_US", "layer_operators"]
 

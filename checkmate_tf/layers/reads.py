@@ -1,6 +1,6 @@
 """What the gradient of a layer reads of the forward pass, as the kernels of a framework do.
 
-Checkmate's drawing (`layers.py`) has each gradient read every value around its layer. A kernel reads less, and MONeT
+Checkmate's drawing (`graph.py`) has each gradient read every value around its layer. A kernel reads less, and MONeT
 (Shah et al., ICLR 2021, appendix D) begins there: the gradient of a convolution's weights reads its input, that of a
 ReLU its output, that of an addition nothing. A layer is one of these kinds:
 
@@ -27,7 +27,7 @@ import math
 from typing import Any
 
 from ..costs.counts import words
-from .work import nearest
+from .work.shared import nearest
 
 __all__ = ["IN_PLACE", "READS", "activation_kind", "gradient_kind", "pool_window"]
 

@@ -30,7 +30,7 @@ from ..errors import CostError
 from .calls import LayerCalls
 from .kernels import Kernel, fp32_bytes, traffic
 from .launches import launches
-from .work import Shapes
+from .work.shared import Shapes
 
 __all__ = ["LayerTime", "Rate", "cost_model", "kernel_us", "layer_us", "rates", "step_us"]
 
@@ -57,7 +57,7 @@ class LayerTime:
     backward : float
         Of what any gradient needs.
     input_gradient, weight_gradient : float
-        Besides, if something before the layer is trained; if the layer's own weights are.
+        In addition, if something before the layer is trained; and if the layer's own weights are.
     """
 
     forward: float
@@ -137,7 +137,7 @@ def layer_us(layer: Any, input_shapes: Shapes, output_shapes: Shapes) -> LayerTi
     layer : keras.Layer or keras.Operation
         Built, if it has weights.
     input_shapes, output_shapes : sequences of tuples of int
-        Batch included, as for `layer_flops.layer_flops`.
+        Batch included, as for `flops.layer_flops`.
 
     Returns
     -------

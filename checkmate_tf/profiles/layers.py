@@ -1,19 +1,19 @@
 """Costs of a layer-level graph's nodes, measured on this device.
 
 Each call of a layer runs alone, as a compiled tf.function on fabricated data of the right shapes and dtypes, in
-training mode: forward, and forward with the gradients of what needs any (inputs that something trained is before, and
-trainable weights). Both alternate, so that what disturbs one disturbs the other. Then
+training mode. It runs forward; and forward with the gradients that are needed: of trainable weights, and of inputs that
+something trained comes before. The two alternate, so that what disturbs one disturbs the other. Then
 
 - a forward node costs the median of the forward runs, less what calling an empty tf.function takes;
 - a gradient node costs the median of the differences between a run with gradients and the forward run before it;
 - the loss costs its value and the gradients of the outputs, together.
 
-Where several readers' gradients reach a value, adding them up is part of the gradient. What is measured as nothing (a
+Where gradients of several readers reach a value, their sum is part of the gradient. What is measured as nothing (a
 view, a gradient that nothing needs) costs `FLOOR_US`. The spread is the interquartile range of the runs, or of the
-differences. Calls of the same class and settings on the same shapes are timed once. The model's variables (averages of
-batch normalisation, seeds of dropout) are as before afterwards.
+differences. Calls of the same class and settings on the same shapes are timed once. Afterwards the model's variables
+(averages of batch normalisation, seeds of dropout) are as before.
 
-**What this does badly.** Layers run alone: in a step, neighbours share caches, small layers overlap on several threads,
+**What this does badly.** Layers run alone. In a step, neighbours share caches, small layers overlap on several threads,
 and graph optimization fuses across layers. Implicit masks (of Embedding(mask_zero=True)) are not there. The forward
 pass is timed without keeping what its gradient needs. A difference of two times is noisier than either: where the
 spread is as large as the median, add repetitions on a quiet machine.

@@ -1,7 +1,7 @@
 """Profile a model over batch sizes into a file, and go on where an earlier run was stopped.
 
-The file (`profile_file.py`) is written after each batch size, so that it serves from the first one on. What is measured
-of the batch size in work is kept in a journal beside it, and read again by the next run. Batch sizes that the file
+The file (`file.py`) is written after each batch size, so it can be used from the first one on. Measurements of the
+batch size in work are kept in a journal beside it (`journal.py`), which the next run reads. Batch sizes that the file
 has already are not run again; others are added to it.
 """
 
@@ -123,7 +123,7 @@ def profile_model(
     path = None if folder is None else _folder(folder) / file_name(model.name, facts.inputs, level, facts.precision)
     table = read_profile(path) if path is not None and path.exists() else None
     if table is not None:
-        _check_same(table, empty, path)
+        _check_setting(table, empty, path)
     journal = Journal(None if path is None else path.with_name(f"{path.name}.part"), repr(empty))
     for batch in wanted:
         if table is not None and batch in table.batch_sizes:
@@ -175,7 +175,7 @@ class _Setting:
         )
 
 
-def _check_same(table: ProfileTable, wanted: _Setting, path: Path | None) -> None:
+def _check_setting(table: ProfileTable, wanted: _Setting, path: Path | None) -> None:
     facts = Facts(table.inputs, table.parameters, table.precision)
     found = _Setting(table.model, facts, table.device, tuple(sorted(table.versions.items())), table.level)
     if found != wanted:

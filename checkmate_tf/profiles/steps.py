@@ -1,8 +1,8 @@
-"""Costs of a training step's operations over batch sizes, by the profiler of single operations (`profile.py`).
+"""Times of a training step's operations over batch sizes, by the timer of single operations (`costs/timed.py`).
 
-That profiler gives one number an operation. Here it passes over the step several times, without its cache; the median
-of the passes counts, and their interquartile range is the spread. Operations that the profiler estimates (small ones,
-ones that cannot be run alone, or those after its time budget) hardly spread: their number is a model's.
+That timer gives one number an operation. Here it passes over the step several times, without its cache. The median of
+the passes counts, and their interquartile range is the spread. Some operations the timer only estimates: small ones,
+ones that cannot be run alone, and those after its time budget. They hardly spread, since a model gives their number.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def time_operations(
         Compiled.
     batch_size : int
     repetitions : int
-        Passes of the profiler.
+        Passes of the timer.
     device, progress
-        As for `layer_profile.time_layers`.
+        As for `layers.time_layers`.
     data : optional
         A batch of data, for models that do not declare their inputs.
     journal : Journal, optional

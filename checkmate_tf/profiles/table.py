@@ -1,15 +1,14 @@
 """Measured costs of a model's nodes over batch sizes, and the fit for batches that were not run.
 
-A table knows neither TensorFlow nor files: `profile_file.py` reads and writes it, `layer_profile.py` and
-`step_profile.py` measure it.
+A table knows neither TensorFlow nor files: `file.py` reads and writes it, `layers.py` and `steps.py` measure it.
 
 A node that was run at several batch sizes B is fitted by
 
     time = a + b B,  a, b >= 0,
 
 in the sense of least squares. Both are bounded because a time that falls with the batch, or one below zero at batch 0,
-is noise. With one batch size there is nothing to tell a from b: the time is taken as proportional (a = 0), which is too
-little for smaller batches and too much for larger ones.
+is noise. One batch size cannot tell a from b: the time is then proportional (a = 0), which is too little for smaller
+batches and too much for larger ones.
 
 **What this does badly.** Kernels change their algorithm with the batch, and caches overflow: between two batch sizes
 that were run the time is rarely far off the line, beyond them it may be. Run what you will use.

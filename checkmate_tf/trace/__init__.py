@@ -1,1 +1,16 @@
-"""From a Python training step to a graph of operations with true sizes."""
+"""The op level: from a Python training step to a graph of operations with true sizes.
+
+The room reads TensorFlow's graphs and makes a `Program`. It knows no costs and no Keras. In the order in which a step
+goes through it:
+
+- `ops.py`: types of operations: sources, views, elementwise ones, those with effects;
+- `step.py`: traces the step and puts the next three together (`TracedStep`);
+- `inline.py`: replaces calls of functions by the operations of the functions;
+- `sums.py`: splits sums of many terms into sums of two;
+- `order.py`: keeps the operations that are needed, in an order that frees memory early;
+- `replicas.py`: tells the replicas of a distributed step apart, so that one is planned for all;
+- `sizes/`: the bytes of every value, for a known batch (`StaticStep`);
+- `trees.py`: keeps trees of sums and products together, which Grappler rewrites;
+- `program.py`: groups the operations into the nodes of a `Graph` (`Program`);
+- `encodings.py`: makes the same step with gradients that read small codes of forward values.
+"""

@@ -1,22 +1,22 @@
 """Encodings: the same step, whose gradients read small codes of forward values instead of the values (Gist; MONeT).
 
-The gradient of a ReLU asks for the sign of each element, that of a max-pooling for where in each window the largest
-was, that of a dropout for its mask. Keeping a value for that alone wastes memory: a sign takes a bit, a place in a
-window a byte. Each such gradient is traced again here as
+Some gradients need little of what they read. The gradient of a ReLU needs the sign of each element: a bit. That of a
+max-pooling needs the place of the largest element in each window: a byte. That of a dropout needs its mask. To keep the
+whole value for these wastes memory. So each such gradient is traced again, and reads a code:
 
-    encode, right after the value is made -> code -> decode, just before the gradient's own arithmetic,
+    encode, right after the value is made -> code -> decode, just before the gradient's own arithmetic.
 
-and the codes become values like others. So the choice of implementation and the schedule are one choice: a schedule may
-keep the code, or keep (or compute again) the value and encode it when the code is needed.
+Codes are values like others in the graph. A schedule may keep the code. Or it keeps the value, or computes it again,
+and encodes it when the code is needed. So one solution chooses the schedule and the encodings together.
 
-Every encoding here gives the same bits as the kernel that it stands for, infinities, negative zeros and ties included,
-and NaN but for the inputs of a max-pooling.
+Every encoding gives the same bits as the kernel that it replaces, for infinities, negative zeros and ties, too; and
+for NaN, but in the inputs of a max-pooling.
 
-- *ReLU, ReLU6*: g * (y > 0), as the kernel computes it; a bit an element.
-- *Max-pooling*: the place of the first largest element in its window; a byte an element of the result. Not where
-  windows reach into padding or overlap (kernels add up in orders of their own), and on CPUs only, whose kernels decide
-  ties so.
-- *Masks*: any boolean value that the forward pass makes and the backward pass reads (dropout, comparisons); a bit an
+- *ReLU, ReLU6*: g * (y > 0), as the kernel computes it. A bit an element.
+- *Max-pooling*: the place of the first largest element in its window. A byte an element of the result. Left out are
+  windows that reach into padding or overlap, where kernels add up in orders of their own. Only CPU kernels decide ties
+  so: elsewhere poolings are left out, too.
+- *Masks*: any boolean value that the forward pass makes and the backward pass reads (dropout, comparisons). A bit an
   element instead of a byte.
 """
 
@@ -55,7 +55,7 @@ class Encoding:
     kind : str
         "relu", "relu6", "pool" or "mask".
     value : tf.Tensor
-        Of the forward pass; the code is made when it is there.
+        Of the forward pass. It is encoded right after it is made.
     gradient : tf.Operation
         Of the backward pass.
     """
@@ -66,7 +66,7 @@ class Encoding:
 
     @property
     def spared(self) -> list[tf.Tensor]:
-        """What the gradient reads of the forward pass, and need not read with the code."""
+        """The forward values that the gradient reads in its own way, and does not read with the code."""
         return inputs_of(self.gradient)[:2] if self.kind == "pool" else [self.value]
 
 
@@ -78,7 +78,8 @@ class EncodedStep:
     ----------
     step : TracedStep
     tensors : dict from the id of a tensor of the plain step to its copy
-    operations : dict from an operation of the plain step to its copy, or to the last one of what stands for it
+    operations : dict from an operation of the plain step to its copy
+        Where several operations replace it, to the last of these.
     """
 
     step: TracedStep
@@ -87,7 +88,14 @@ class EncodedStep:
 
 
 def find_encodings(step: TracedStep, pools: bool = True) -> list[Encoding]:
-    """All gradients of a step that can read codes, in the order of the backward pass; with poolings or without."""
+    """All gradients of a step that can read codes, in the order of the backward pass.
+
+    Parameters
+    ----------
+    step : TracedStep
+    pools : bool
+        Whether max-poolings may be encoded.
+    """
     found: list[Encoding] = []
     for op in step.operations:
         if not is_gradient(op):
@@ -118,18 +126,18 @@ def encoded(step: TracedStep, encodings: Iterable[Encoding]) -> EncodedStep:
     EncodedStep
         In a graph of its own.
     """
-    return _Copy(step, encodings).run()
+    return _EncodedCopy(step, encodings).run()
 
 
 def _elements(t: tf.Tensor) -> int:
-    """Of one sample, 0 if not known."""
+    """Elements of one sample; 0 if their number is not known."""
     if t.shape.rank is None or t.shape.rank < 1 or None in t.shape[1:].as_list():
         return 0
     return math.prod(t.shape[1:].as_list())
 
 
 def _worth(t: tf.Tensor) -> bool:
-    """Whether a code saves memory: inputs and constants stay there anyway."""
+    """Whether a code of it saves memory. Small values save little; inputs and constants stay in memory anyway."""
     return _elements(t) >= _LEAST_ELEMENTS and not is_source(t.op)
 
 
@@ -148,8 +156,8 @@ def _covers(op: tf.Operation) -> bool:
     return all(size[k] <= stride[k] and (result[k] - 1) * stride[k] + size[k] <= source[k] for k in (1, 2))
 
 
-class _Copy:
-    """A copy of a step in the making. The code of a value comes right after it; gradients decode when they come."""
+class _EncodedCopy:
+    """A copy of a step, while it is made. Values are encoded right after they are made, codes decoded when read."""
 
     def __init__(self, step: TracedStep, encodings: Iterable[Encoding]) -> None:
         self.source = step
@@ -242,7 +250,7 @@ class _Copy:
         return list(copy.outputs)
 
     def _encode(self, e: Encoding) -> None:
-        """Make the code of a value that is there."""
+        """Add the operations that encode a value, once for each kind of code."""
         key = (e.kind, id(e.value))
         if key in self.codes:
             return
@@ -269,7 +277,7 @@ class _Copy:
         return unpack_bits(code, e.value.shape[1:].as_list(), dtype)
 
     def _gradient(self, e: Encoding, given: Sequence[tf.Tensor]) -> tf.Tensor:
-        """What the gradient's kernel would give."""
+        """Add the operations that replace the gradient's kernel, and give the same bits."""
         if e.kind != "pool":
             gradient = given[0]
             result = gradient * self._bits(e, gradient.dtype)
@@ -282,9 +290,9 @@ class _Copy:
 
 
 def pack_bits(mask: tf.Tensor) -> tf.Tensor:
-    """A uint8 of each eight booleans in turn, as a vector; the first one is the lowest bit.
+    """Pack each eight booleans in turn into a uint8, the first in the lowest bit: a vector.
 
-    Eight bytes of 0 or 1 are one number of 64 bits, of which a product shifts each to its place in the highest byte.
+    Eight bytes of 0 or 1 are read as one number of 64 bits. A product shifts each byte to its bit in the highest byte.
     """
     bytes_ = tf.reshape(tf.cast(mask, tf.uint8), [-1, 8])
     products = tf.bitcast(bytes_, tf.uint64) * tf.constant(_GATHER, tf.uint64)
@@ -292,9 +300,15 @@ def pack_bits(mask: tf.Tensor) -> tf.Tensor:
 
 
 def unpack_bits(packed: tf.Tensor, shape: Sequence[int], dtype: tf.DType = tf.bool) -> tf.Tensor:
-    """The booleans that `pack_bits` packed, with the shape of a sample; as numbers, 0 and 1 of `dtype`.
+    """Unpack what `pack_bits` packed.
 
-    Numbers are looked up eight at a time, so that no byte for each of them is there beside them.
+    Parameters
+    ----------
+    packed : (n / 8,) uint8
+    shape : sequence of int
+        Of one sample.
+    dtype : tf.DType
+        Boolean; or a number, for 0 and 1. Numbers are looked up eight at a time, without booleans in between.
     """
     if dtype == tf.bool:
         spread = tf.cast(packed, tf.uint64) * tf.constant(_SPREAD, tf.uint64)
@@ -306,10 +320,10 @@ def unpack_bits(packed: tf.Tensor, shape: Sequence[int], dtype: tf.DType = tf.bo
 
 
 def place_in_window(x: tf.Tensor, y: tf.Tensor, size: Sequence[int], stride: Sequence[int]) -> tf.Tensor:
-    """Where in its window of `x` each maximum `y` was first, row by row: uint8 of the shape of `y`.
+    """The place in its window of `x` where each maximum `y` is first, counted row by row: uint8 of the shape of `y`.
 
-    The place is the number of elements before it that are less, so it needs no selection. 0 if none is equal: the
-    result for a window of minus infinities is the least finite number.
+    The place is the number of elements before it that are less. It is 0 if no element is equal: the kernel's maximum of
+    minus infinities is the least finite number.
     """
     count = size[0] * size[1]
     before = tf.cast(tf.not_equal(_element_of_windows(x, y, size, stride, 0), y), tf.uint8)

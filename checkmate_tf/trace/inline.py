@@ -1,8 +1,9 @@
-"""Calls of functions in a step, replaced by the operations of the functions.
+"""Inlining: calls of functions in a step are replaced by the operations of the functions.
 
-A layer or a `train_step` may call what is decorated with `tf.function`. In the traced step the call is one operation,
-whose activations are nowhere to be seen; TensorFlow inlines it before it runs, so the kernels are the same without it.
-Left as they are: functions that XLA compiles, and those of which a device may have an implementation of its own.
+A layer or a `train_step` may call what is decorated with `tf.function`. In the traced step such a call is one
+operation, which hides its activations. TensorFlow inlines it before it runs, so the kernels are the same without the
+call. Two kinds of functions stay calls: those that XLA compiles, and those that name an implementation for a device,
+which Grappler may choose.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ class Inlined:
     Attributes
     ----------
     graph : FuncGraph
-    tensors : dict from the id of a tensor of the traced graph to the one that stands for it
+    tensors : dict from the id of a tensor of the traced graph to the tensor that replaces it
     """
 
     graph: tf.Graph
     tensors: Mapping[int, tf.Tensor]
 
     def nest(self, tensors: Any) -> Any:
-        """A nest of tensors of the traced graph, with those that stand for them."""
+        """A nest of tensors of the traced graph, each replaced."""
         flat = tf.nest.flatten(tensors, expand_composites=True)
         found = [self.tensors[id(t)] if tf.is_tensor(t) else t for t in flat]
         return tf.nest.pack_sequence_as(tensors, found, expand_composites=True)
@@ -51,7 +52,7 @@ def inlined(
     captures: Sequence[tuple[Any, tf.Tensor]],
     call_time: Sequence[tuple[Callable[[], Any], tf.Tensor]],
 ) -> Inlined:
-    """The same operations with those of called functions in the place of the calls.
+    """Replace the calls of a graph by the operations of the functions that they call.
 
     Parameters
     ----------
@@ -62,7 +63,7 @@ def inlined(
     """
     if not any(_is_call(op) for op in graph.get_operations()):
         return Inlined(graph, {id(t): t for op in graph.get_operations() for t in op.outputs})
-    copy = _Copy(graph)
+    copy = _InlinedCopy(graph)
     with copy.graph.as_default():
         for t in inputs:
             copy.place(t, tf.compat.v1.placeholder(t.dtype, t.shape, name=t.op.name))
@@ -82,13 +83,14 @@ def _is_call(op: tf.Operation) -> bool:
     return not any(name in definition.attr for name in _IMPLEMENTED)
 
 
-class _Copy:
-    """The graph in the making.
+class _InlinedCopy:
+    """A copy of a graph without calls, while it is made.
 
     Attributes
     ----------
     tensors : dict from the id of a tensor to its copy
-    operations : dict from an operation to the copies that have all run once it has
+    operations : dict from an operation to the copies that replace it
+        It has run when all of them have.
     """
 
     def __init__(self, source: tf.Graph) -> None:
@@ -99,12 +101,23 @@ class _Copy:
         self._bodies: list[tf.Graph] = []  # kept, so that no other tensor comes to have the id of one of theirs
 
     def place(self, t: tf.Tensor, copy: tf.Tensor) -> None:
-        """Let `copy` stand for an argument."""
+        """Replace an argument by `copy`."""
         self.tensors[id(t)] = copy
         self.operations[t.op] = [copy.op]
 
     def add(self, graph: tf.Graph, scope: str, after: list[tf.Operation], device: str = "") -> None:
-        """Copy a graph whose arguments are placed; its effects, and what has no inputs, come after some operations."""
+        """Copy a graph whose arguments are placed.
+
+        Parameters
+        ----------
+        graph : FuncGraph
+        scope : str
+            Comes before all names.
+        after : list of tf.Operation
+            Effects, reads of variables and operations without inputs run after these.
+        device : str
+            Of operations that name none.
+        """
         for op in topological(graph.get_operations()):
             if op in self.operations:
                 continue
@@ -128,7 +141,7 @@ class _Copy:
             )
         self.operations[op] = [copy]
         for t, made in zip(op.outputs, copy.outputs, strict=True):
-            self._stand(t, made)
+            self._replace(t, made)
 
     def _inline(self, op: tf.Operation, scope: str, controls: list[tf.Operation], device: str) -> None:
         body = function_graph(op.graph, op.get_attr("f").name)
@@ -138,11 +151,11 @@ class _Copy:
         self.add(body, f"{scope}{op.name}/", controls, device)
         done = [copy for effect in body.control_outputs for copy in self.operations[effect]]
         for t, result in zip(op.outputs, body.outputs, strict=True):
-            self._stand(t, self.tensors[id(result)])
+            self._replace(t, self.tensors[id(result)])
             done.append(self.tensors[id(result)].op)
         self.operations[op] = list(dict.fromkeys(done))
 
-    def _stand(self, t: tf.Tensor, copy: tf.Tensor) -> None:
+    def _replace(self, t: tf.Tensor, copy: tf.Tensor) -> None:
         self.tensors[id(t)] = copy
         if not copy.shape.is_fully_defined() and copy.shape.is_compatible_with(t.shape):
             copy.set_shape(t.shape)

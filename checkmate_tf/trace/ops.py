@@ -100,7 +100,7 @@ def is_source(op: tf.Operation) -> bool:
 
 
 def is_stateful(op: tf.Operation) -> bool:
-    """True if running the operation twice could be told from running it once."""
+    """True if running the operation twice has another effect than running it once."""
     if op.type in _READERS or not op.op_def.is_stateful:
         return False
     return not (_calls_functions(op) and _functions_only_read(op))

@@ -1,4 +1,4 @@
-"""The operations of a step that matter, in a stable topological order."""
+"""The operations of a step that matter, in a stable topological order that frees memory early."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["early_updates", "is_gradient", "needed_operations", "topological"]
 def needed_operations(graph: tf.Graph, outputs: list[tf.Tensor]) -> list[tf.Operation]:
     """Ancestors of the outputs and of all side effects, sorted topologically.
 
-    The order is that of creation, save that an operation created before one of its inputs (a while loop and the
-    accumulators that its gradient adds) comes right after it, and that sums, updates and the gradients of weights come
-    as early as they can.
+    The order is that of creation, with two exceptions. An operation may be created before one of its inputs (a while
+    loop, and the accumulators that its gradient adds): it comes right after that input. And sums, updates and the
+    gradients of weights come as early as they can.
     """
     roots = {t.op for t in outputs}
     roots.update(op for op in graph.get_operations() if is_stateful(op) and not is_source(op))
@@ -30,9 +30,9 @@ def needed_operations(graph: tf.Graph, outputs: list[tf.Tensor]) -> list[tf.Oper
 
 
 def _early_sums(order: list[tf.Operation]) -> list[tf.Operation]:
-    """Move each sum up to where its last term is ready: from then on there is one value, where there were two.
+    """Move each sum up to where its last term is ready: the sum then replaces its terms in memory.
 
-    An elementwise term is made after the other readers of its input, if that is as large: the input may go then.
+    An elementwise term moves down, behind the other readers of an input that is as large: the input may go then.
     """
     readers: dict[tf.Operation, list[tf.Operation]] = {}
     for op in order:
@@ -63,20 +63,30 @@ def _early_sums(order: list[tf.Operation]) -> list[tf.Operation]:
 
 
 def _is_term(op: tf.Operation, readers: dict[tf.Operation, list[tf.Operation]]) -> bool:
-    """Whether it is elementwise, and read by one sum alone; no sum itself."""
+    """Whether an operation is elementwise, no sum, and read by one sum alone."""
     if op.type not in ELEMENTWISE or op.type in SUMS or op.type == "Snapshot":
         return False
     return [r.type in SUMS for r in readers.get(op, ())] == [True]
 
 
 def early_updates(order: list[tf.Operation], roots: set[tf.Operation]) -> list[tf.Operation]:
-    """Move what the backward pass ends in up to where all that it shares with the rest of that pass is ready.
+    """Move updates, and the gradients of weights, up to where what they read is ready.
 
-    Keras computes all gradients before the optimizer's first update, so they are all in memory at the end of the
-    backward pass: each update comes right after its gradient. And a tape asks for the gradient of a layer's input
-    before that of its weights, so that the input, its gradient and the output's are there together: the weights'
-    gradient comes first, after which the input may go. A variable whose value the pass still reads is not assigned
-    before: TensorFlow would copy it. Every data and control dependency stays, hence every number.
+    Keras computes all gradients before the optimizer's first update. So all of them are in memory at the end of the
+    backward pass. Here each update comes right after its gradient.
+
+    A tape computes the gradient of a layer's input before that of its weights. So the input, its gradient and that of
+    the output are in memory together. Here the weights' gradient comes first, after which the input may go.
+
+    A variable is not assigned while the backward pass still reads its value: TensorFlow would copy it. All data and
+    control dependencies stay, and so do all numbers.
+
+    Parameters
+    ----------
+    order : list of tf.Operation
+        In topological order.
+    roots : set of tf.Operation
+        Results and side effects. Those that are no part of the backward pass come as early as they can.
     """
     last = max((k for k, op in enumerate(order) if is_gradient(op)), default=None)
     if last is None:
@@ -107,7 +117,10 @@ def early_updates(order: list[tf.Operation], roots: set[tf.Operation]) -> list[t
 
 
 def _only_ends(order: list[tf.Operation], head: set[tf.Operation]) -> dict[tf.Operation, tf.Operation | None]:
-    """For each operation of the head the one that depends on it and that nobody there reads, or None if many do."""
+    """Of each operation of the head: the end that it leads to, None if it leads to several.
+
+    An end is an operation that no other of the head reads.
+    """
     ends: dict[tf.Operation, tf.Operation | None] = {}
     for op in reversed(order):
         if op in head:
@@ -118,7 +131,7 @@ def _only_ends(order: list[tf.Operation], head: set[tf.Operation]) -> dict[tf.Op
 
 
 def _last_reads(order: list[tf.Operation], head: set[tf.Operation]) -> dict[tf.Operation, int]:
-    """For each variable's handle the place of the last operation of the head that reads the variable's value."""
+    """Of each variable's handle: the place of the last operation of the head that reads the variable's value."""
     last: dict[tf.Operation, int] = {}
     for k, op in enumerate(order):
         for t in inputs_of(op) if op in head else ():
@@ -130,7 +143,10 @@ def _last_reads(order: list[tf.Operation], head: set[tf.Operation]) -> dict[tf.O
 
 
 def is_gradient(op: tf.Operation) -> bool:
-    """True if tf.GradientTape made the operation (by its name scope, which only guides the order and the search)."""
+    """True if tf.GradientTape made the operation.
+
+    Its name scope tells. A wrong guess costs memory or time only: it guides the order and the search.
+    """
     return "gradient_tape/" in op.name
 
 

@@ -1,14 +1,14 @@
-"""From operations to nodes worth deciding about: the graph to schedule, and which operations each node stands for.
+"""From operations to the nodes of a graph to schedule, and the operations that each node stands for.
 
 A step has thousands of operations, most of them tiny. Each operation is one of:
 
-- a *source* (input, constant, read of a variable): resident, and free;
-- a *view* (Reshape, Identity, ...): it shares its input's buffer, so it belongs to whoever owns that;
-- *shape*: shapes alone decide its value (Shape, BroadcastGradientArgs, ...). It runs once, when what it looks at is
-  first there, and takes no memory worth counting;
-- *small*: its outputs are together below `large_bytes`. Small values are computed once and kept until their last use;
-  all small operations that become ready with the same large value form one node right after it;
-- *large*: a node of its own, unless its only reader comes right after it: then the two are merged.
+- a *source* (input, constant, read of a variable): it stays in memory and is free to read;
+- a *view* (Reshape, Identity, ...): it shares its input's buffer and belongs to the owner of that;
+- *shape*: shapes alone decide its value (Shape, BroadcastGradientArgs, ...). It runs once, when the values whose shapes
+  it reads are first there, and takes no memory worth counting;
+- *small*: its outputs together are below `large_bytes`. Small values are computed once and kept until their last use.
+  All small operations that become ready with the same large value form one node right after it;
+- *large*: a node of its own. If its only reader comes right after it, the two are merged.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Program:
     nodes : tuple of tuples of tf.Operation
         Operations of each node, in order: small and large ones.
     shapes : tuple of tuples of tf.Operation
-        Shape operations that the first computation of each node makes ready.
+        Shape operations that become ready when each node is first computed.
     classes : dict from operation to "source", "view", "shape", "small" or "large"
     node_of : dict from operation to node, for small and large operations
     variable_bytes : int
-        A part of `graph.constant_bytes`, as `input_bytes` are; the rest are large constants.
+        A part of `graph.constant_bytes`. `input_bytes` are another; large constants are the rest.
     """
 
     step: TracedStep
@@ -128,7 +128,7 @@ def build_program(
     reads = lambda op: classes[op] != SHAPE  # noqa: E731 - a short callback
     operations = gather_trees(step.operations, step.outputs, reads, lambda op: classes[op] == LARGE)
     groups, shapes = _group(operations, classes, step.controls_of)
-    readers = _readers(step, static, classes)
+    readers = _buffer_readers(step, static, classes)
     memory = _Memory(sizes, scratch or {}, static, readers)
     groups = _merge(groups, classes, memory, within_trees(operations, step.outputs, reads))
     return _program(step, static, name, groups, shapes, classes, memory)
@@ -213,7 +213,7 @@ def _group(
     return groups, {after[k]: ready for k, ready in shapes.items()}
 
 
-def _readers(
+def _buffer_readers(
     step: TracedStep, static: StaticStep, classes: Mapping[tf.Operation, str]
 ) -> dict[tf.Operation, set[tf.Operation | None]]:
     """Which small and large operations read each buffer; None stands for the step's results."""
@@ -233,11 +233,11 @@ def _merge(
     memory: _Memory,
     partial: set[tf.Operation],
 ) -> list[list[tf.Operation]]:
-    """Merge a group into the next one if that is the only one that reads it.
+    """Merge a group into the next one if only that one reads it.
 
-    A value with one reader right behind it is never worth keeping instead of what the reader makes of it, unless it is
-    smaller. The merged node holds both sets of inputs at once, so a merge that needs more memory than any node does
-    today is left out, but for partial sums and products and what lies behind them (see `trees`).
+    To keep such a value is never better than to keep what its reader makes of it, unless the value is the smaller one.
+    A merged node holds both sets of inputs at once. So a merge that needs more memory than any node does today is left
+    out. Partial sums and products, and what lies behind them, are merged anyway (see `trees.py`).
     """
     static, sizes = memory.static, memory.sizes
     home = {op: k for k, group in enumerate(groups) for op in group}
@@ -282,9 +282,9 @@ def _reads(group: list[tf.Operation], static: StaticStep, home: Mapping[tf.Opera
 def _local_memory(
     group: list[tf.Operation], memory: _Memory, own: Callable[[tf.Operation], bool]
 ) -> tuple[int, int, int]:
-    """Bytes of a node's value; its workspace; and what that misses if its own inputs outlive the computation.
+    """Bytes of a node's value; of its workspace; and of what it needs besides if its own inputs stay in memory.
 
-    Follows the operations one by one. An inner value is freed after its last reader, and so is an input that only this
+    Follows the operations one by one. An inner value is freed after its last reader. So is an input that only this
     node reads (`own`). An elementwise operation takes over the buffer of a dying value of its own size.
     """
     sizes, static, readers = memory.sizes, memory.static, memory.readers
@@ -380,9 +380,9 @@ def _recompute_until(
 ) -> list[int]:
     """First stage in which a node may no longer be computed again: 0 if it has effects, n if nothing forbids it.
 
-    A small value is kept, so for its node that is the next stage. A node that reads variables itself (a loop over a
-    cell) must not be computed again once one of them was assigned. A sum of three and more runs once, too: its kernel
-    begins with an input whose memory it can take over, so a copy whose inputs live on would round in another order.
+    A small value is kept: its node's is the next stage. A node that reads variables itself (a loop over a cell) must
+    not run again once one of them was assigned. A sum of three and more terms runs once: its kernel begins with an
+    input whose memory it can take over, and a second run whose inputs live on would round in another order.
     """
     written: dict[int, list[int]] = {}
     for k, group in enumerate(groups):

@@ -1,11 +1,12 @@
 """A step that several devices run side by side, each on its share of the batch: planned once, for the first of them.
 
-TensorFlow traces the steps of all replicas into one graph. They are alike, operation by operation, and meet only in
-collective operations, of which each has its own. So the first replica's operations make the graph to schedule, and each
-node then stands for the operations of all replicas.
+TensorFlow traces the steps of all replicas into one graph. They are alike, operation by operation. They meet only in
+collective operations, of which each replica has its own. So the graph to schedule is made of the first replica's
+operations. Each of its nodes then stands for the operations of all replicas.
 
-Effects that belong to no variable (assertions, prints) are kept in order by control edges, in the order of tracing,
-which goes to and fro between the replicas. That order holds within each replica; between them there is none to keep.
+Effects that belong to no variable (assertions, prints) are kept in order by control edges. That is the order of
+tracing, which alternates between the replicas. Here it is kept within each replica; between replicas there is none to
+keep.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Replicas:
         Of the first replica alone.
     twins : dict from an operation of the first replica to those of the others, in order
     own : set of tf.Operation
-        Those of the first replica whose values differ among the replicas, since constants do.
+        Those of the first replica whose values differ among replicas, because they read a constant that differs.
     """
 
     whole: TracedStep
@@ -83,8 +84,8 @@ def split_replicas(step: TracedStep, devices: Sequence[str]) -> Replicas:
     Raises
     ------
     ModelError
-        If the replicas' operations do not correspond, the first reads another's values other than by a collective, or
-        all gather what only data tells the size of.
+        If the replicas' operations do not correspond; if the first reads values of another, other than by a collective;
+        or if all gather rows whose number only data tells.
     """
     places = {_place(device): k for k, device in enumerate(devices)}
     count = len(step.inputs) // len(devices)
@@ -142,7 +143,7 @@ def _controls(
     home: Mapping[tf.Operation, int | None],
     pairs: Sequence[Mapping[tf.Operation, tf.Operation]],
 ) -> dict[tf.Operation, list[tf.Operation]]:
-    """What each operation comes after in its own replica, where it comes after something of another replica."""
+    """What an operation comes after in its own replica, for those that come after operations of other replicas."""
     of_first = {same: op for pair in pairs for op, same in pair.items()}
 
     def counterpart(op: tf.Operation, replica: int) -> tf.Operation | None:
@@ -175,7 +176,7 @@ def _controls(
 def _differing(
     operations: Iterable[tf.Operation], twins: Mapping[tf.Operation, tuple[tf.Operation, ...]]
 ) -> frozenset[tf.Operation]:
-    """The operations that read, directly or not, a constant that is another one in some replica (its number)."""
+    """The operations that read, directly or not, a constant that differs among replicas: a replica's number."""
     found = {
         op
         for op, others in twins.items()
@@ -188,7 +189,7 @@ def _differing(
 
 
 def _place(device: str) -> tuple[str, int] | None:
-    """Type and number of a device, whatever else its name tells."""
+    """Type and number of a device; the rest of its name is ignored."""
     if not device:
         return None
     spec = tf.DeviceSpec.from_string(device)
@@ -196,14 +197,14 @@ def _place(device: str) -> tuple[str, int] | None:
 
 
 def _of_inputs(op: tf.Operation, home: Mapping[tf.Operation, int | None]) -> int | None:
-    """The first replica whose values an operation reads; None if nobody's."""
+    """The first replica whose values an operation reads; None if it reads no replica's."""
     return min((k for k in (home.get(t.op) for t in inputs_of(op)) if k is not None), default=None)
 
 
 def _correspond(mine: list[tf.Operation], theirs: list[tf.Operation]) -> dict[tf.Operation, tf.Operation]:
-    """Which operation of another replica does what one of the first does, sources included.
+    """Pair the operations of the first replica with those of another that do the same, sources included.
 
-    What the first replica does for all (to count steps) has no counterpart.
+    What the first replica does for all (it counts steps) has no counterpart.
     """
     pairs: dict[tf.Operation, tf.Operation] = {}
     left = iter(mine)
@@ -221,7 +222,7 @@ def _correspond(mine: list[tf.Operation], theirs: list[tf.Operation]) -> dict[tf
 def _alike(
     op: tf.Operation, other: tf.Operation, pairs: Mapping[tf.Operation, tf.Operation]
 ) -> dict[tf.Operation, tf.Operation] | None:
-    """The pair of operations, with the sources that they read, if they do the same with what corresponds."""
+    """The pair of operations, and pairs of the sources that they read, if both do the same on paired inputs."""
     mine, theirs = inputs_of(op), inputs_of(other)
     if op.type != other.type or len(mine) != len(theirs):
         return None

@@ -1,4 +1,4 @@
-"""From a Python training step to its operations: traced, with calls of functions inlined, and put in order."""
+"""A Python training step as a graph of operations: traced, with calls of functions inlined, in a good order."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class TracedStep:
         The placeholders of the data, in flattened order, resources excluded.
     captures : list of (external, internal) tensors
     call_time : list of (function, internal tensor)
-        Captures whose values are asked for at each call (the numbers of collective operations): the function returns
-        a list of one.
+        Captures that have a new value at each call (the numbers of collective operations). The function returns it,
+        in a list of one.
     outputs : list of tf.Tensor
         Flattened results.
     structured_outputs : nest
@@ -36,7 +36,7 @@ class TracedStep:
     operations : list of tf.Operation
         Needed ones only, in topological order.
     controls : dict from operation to operations
-        What an operation comes after, where that is not simply its control inputs; see `controls_of`.
+        What an operation comes after, where that differs from its control inputs. See `controls_of`.
     """
 
     graph: tf.Graph
@@ -65,7 +65,7 @@ def trace_step(step: Callable[[Any], Any], spec: Any, devices: int = 1, sums_of_
     devices : int
         How many accelerators the step may use: one for each replica.
     sums_of_two : bool
-        Whether sums of more are split (see `sums`), which XLA has no use for.
+        Whether larger sums are split (`sums.py`). XLA has no use for that.
 
     Raises
     ------

@@ -1,13 +1,14 @@
-"""Sums of three and more terms, two terms at a time: the same bits, and never all terms in memory at once.
+"""Sums of three and more terms, split into sums of two: the same bits, with fewer terms in memory at once.
 
-A gradient's contributions are added by one operation, which needs all of them (three in every batch normalization, as
-large as what it normalizes). Added one after another, each can be made when the one before is in the sum.
+TensorFlow adds all contributions to a gradient in one operation, which needs all of them at once. Each batch
+normalization has three, as large as what it normalizes. When they are added one after another, each can be made after
+the one before it is in the sum.
 
-And where a graph needs more than four fifths of what TensorFlow takes for the device's memory (256 MB for any CPU),
-Grappler makes a sum of three or more into a temporary variable. It is filled with zeros, and each term is added when
-that is there, in any order, so the last bits differ from step to step; and its memory stays allocated until the next
-step: in MobileNet at batch 560 a sixth of a 2 GB device. Sums of two are left alone, and a Snapshot, which passes its
-input's buffer on, keeps Grappler from joining them again.
+There is a second reason. Grappler rewrites a sum of three or more where a graph needs more than four fifths of what
+TensorFlow takes for the device's memory (256 MB for any CPU). It makes the sum into a temporary variable, fills that
+with zeros and adds the terms in any order. So the last bits differ from step to step, and the variable stays allocated
+until the next step: in MobileNet at batch 560, a sixth of a 2 GB device. Grappler leaves sums of two alone. A Snapshot
+behind each, which passes its input's buffer on, keeps Grappler from joining them again.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ _WIDTH = 8  # AddN's kernel adds so many terms to each other before it adds them
 
 
 def split_sums(graph: tf.Graph) -> dict[Any, tf.Tensor]:
-    """Add sums of two to a graph for each of three and more, and let whoever reads that read them.
+    """Split the sums of three and more terms in a graph: their readers read sums of two instead.
 
     Parameters
     ----------
     graph : FuncGraph
-        Changed. Bodies of loops, and sums of other than floating-point numbers, are left.
+        Changed in place. Bodies of loops, and sums of other than floating-point numbers, are left as they are.
 
     Returns
     -------
     dict
-        From references of the sums to what stands for them; outputs of the graph are for the caller to replace.
+        From references of the sums to the tensors that replace them. The caller replaces outputs of the graph.
     """
     sums = [op for op in graph.get_operations() if op.type in SUMS and len(op.inputs) >= _LEAST_TERMS]
     floating = [op for op in sums if op.outputs[0].dtype.is_floating]
@@ -60,7 +61,7 @@ def split_sums(graph: tf.Graph) -> dict[Any, tf.Tensor]:
 
 
 def emit_sum(terms: Sequence[tf.Tensor], name: str) -> tf.Tensor:
-    """What AddN's kernel makes of three or more floating-point terms, bit by bit, whenever they are there.
+    """Add three or more floating-point terms two at a time, with the bits of AddN's kernel.
 
     Parameters
     ----------
@@ -72,8 +73,8 @@ def emit_sum(terms: Sequence[tf.Tensor], name: str) -> tf.Tensor:
     Returns
     -------
     tf.Tensor
-        Of the same shape and type. Summed in the order of TensorFlow's kernel for the CPU: up to nine terms in turn,
-        then eight at a time.
+        Of the same shape and type. The order is that of TensorFlow's kernel for the CPU: up to nine terms in turn, then
+        eight at a time.
     """
     first = (len(terms) - 2) % _WIDTH + 2  # 2 to 9, so that the rest comes in whole groups
     total = _in_turn(terms[:first], name)
@@ -83,11 +84,11 @@ def emit_sum(terms: Sequence[tf.Tensor], name: str) -> tf.Tensor:
 
 
 def order_of_terms(terms: Sequence[tf.Tensor]) -> list[int]:
-    """The order in which AddN would add these: as given, or as Grappler sorts them, by name, if it is on.
+    """The order in which AddN adds terms: as given, or sorted by name if Grappler is on.
 
-    Its kernel begins with the first term into whose memory it can add, so never with a tensor that is given twice or
-    with a variable, an argument or a constant, if there is another. A term whose other readers may or may not have run
-    by then is taken for one that it can begin with: there the plain step itself is not always the same.
+    Its kernel begins with the first term that it can add into. That is no tensor that is given twice, no variable, no
+    argument and no constant, if there is another. A term may have other readers, which have run by then or not: it is
+    taken for one to begin with. There the plain step itself is not always the same.
 
     Parameters
     ----------
@@ -97,7 +98,7 @@ def order_of_terms(terms: Sequence[tf.Tensor]) -> list[int]:
     Returns
     -------
     list of int
-        Indices of `terms`. Grappler's order is that of its names when it begins, but for identities: where it renames a
+        Indices of `terms`. The names are those before Grappler begins, identities left out. Where Grappler renames a
         term before it sorts, the last bits may differ.
     """
     order = list(range(len(terms)))
@@ -111,7 +112,7 @@ def order_of_terms(terms: Sequence[tf.Tensor]) -> list[int]:
 
 
 def grappler_sorts() -> bool:
-    """Whether functions that are called now for the first time have their sums sorted: whether Grappler is on."""
+    """Whether Grappler is on, so that it sorts the sums of functions that are called now for the first time."""
     return not tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False)
 
 
@@ -134,7 +135,7 @@ def _in_turn(terms: Sequence[tf.Tensor], name: str) -> tf.Tensor:
 
 
 def _name(t: tf.Tensor) -> bytes:
-    """As an input is called in a graph without the identities that Grappler removes."""
+    """The name of an input once Grappler has removed identities."""
     while t.op.type in ("Identity", "StopGradient"):
         t = t.op.inputs[0]
     return (t.op.name if t.value_index == 0 else t.name).encode()

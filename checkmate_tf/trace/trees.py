@@ -1,9 +1,9 @@
-"""Trees of sums and products, which Grappler rewrites whole, kept whole.
+"""Trees of sums and products, which Grappler rewrites as a whole, stay whole.
 
 Grappler's arithmetic optimizer reorders a tree of additions, or of multiplications, so that small terms meet first. An
-operation belongs to such a tree if its only reader is of its own kind and no control edge touches it. A plan that puts
-a barrier between the two hides the tree from Grappler, and the sum is rounded in another order than in the plain step.
-So an operation within a tree is computed right before its reader, and in the same node.
+operation belongs to such a tree if its only reader is of its own kind and no control edge touches it. A plan may put a
+barrier between the two. That hides the tree from Grappler, and the sum is rounded in another order than in the plain
+step. So an operation within a tree is computed right before its reader, in the same node.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _KINDS = {"Add": "sum", "AddV2": "sum", "Mul": "product"}
 def within_trees(
     operations: list[tf.Operation], outputs: list[tf.Tensor], reads: Callable[[tf.Operation], bool]
 ) -> set[tf.Operation]:
-    """The operations whose only reader is a sum of which they are a partial sum, or the same of products.
+    """The partial sums and partial products: operations whose only reader is of the same kind.
 
     Arguments as for `gather_trees`.
     """
@@ -36,11 +36,11 @@ def gather_trees(
     reads: Callable[[tf.Operation], bool],
     large: Callable[[tf.Operation], bool],
 ) -> list[tf.Operation]:
-    """The operations in an order in which the large ones of a tree come right before their readers.
+    """Order operations so that the large ones of a tree come right before their readers.
 
-    What only one of them reads, and is elementwise, comes right before it. So do terms of `AddN` that take no more
-    memory than what they are made of (a mean's gradient, spread over all elements): made early, they would only lie
-    there until the sum. Nothing hangs on these but memory.
+    Two other kinds come right before their readers, too, which only saves memory: elementwise operations that one
+    operation of a tree alone reads; and terms of `AddN` that take no more memory than what they are made of (a mean's
+    gradient, spread over all elements).
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def gather_trees(
     outputs : list of tf.Tensor
         The step's results, which count as read by others.
     reads : callable
-        Whether an operation reads the values of its inputs; those that look at shapes alone are folded away.
+        Whether an operation reads the values of its inputs. One that looks at shapes alone does not: it is folded.
     large : callable
         Whether the value of an operation is worth deciding about; others stay where they are.
     """
@@ -90,7 +90,7 @@ def _is_light(
     readers: dict[tf.Operation, list[tf.Operation | None]],
     large: Callable[[tf.Operation], bool],
 ) -> bool:
-    """Whether an operation, no sum itself, is made of one large value at most, which nobody else reads."""
+    """Whether an operation is elementwise, no sum, and reads one large value at most, which nobody else reads."""
     if op.type in SUMS or op.type not in {*ELEMENTWISE, "BroadcastTo"} - {"Snapshot"} or op.control_inputs:
         return False
     of = []
@@ -106,7 +106,7 @@ def _is_light(
 def _readers(
     operations: list[tf.Operation], outputs: list[tf.Tensor], reads: Callable[[tf.Operation], bool]
 ) -> dict[tf.Operation, list[tf.Operation | None]]:
-    """Who reads each operation, once for every input; None stands for the results and for control edges."""
+    """The readers of each operation, once for every input. None stands for the results and for control edges."""
     readers: dict[tf.Operation, list[tf.Operation | None]] = {}
     for op in operations:
         for t in inputs_of(op) if reads(op) else ():

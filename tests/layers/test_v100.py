@@ -25,10 +25,11 @@ from checkmate_tf.files.graphs import read_graph  # noqa: E402
 from checkmate_tf.graph import BACKWARD, FORWARD  # noqa: E402
 from checkmate_tf.layers import v100  # noqa: E402
 from checkmate_tf.layers.calls import layer_calls  # noqa: E402
-from checkmate_tf.layers.flops import layer_flops, layer_work  # noqa: E402
+from checkmate_tf.layers.flops import layer_flops  # noqa: E402
 from checkmate_tf.layers.graph import layer_graph  # noqa: E402
 from checkmate_tf.layers.kernels import convolution, product  # noqa: E402
 from checkmate_tf.layers.launches import conv_kind, launches  # noqa: E402
+from checkmate_tf.layers.work.layers import layer_work  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 

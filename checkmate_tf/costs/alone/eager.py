@@ -64,7 +64,7 @@ def run_op(op: tf.Operation, inputs: Sequence[Any], attributes: tuple[Any, ...] 
     Parameters
     ----------
     op : tf.Operation
-        Of any graph; its functions must be known to the eager context, as those of a traced function are.
+        Of any graph. The eager context must know its functions, as it does those of a traced function.
     inputs : sequence of eager tensors, one for each data input
     attributes : tuple, optional
         From `call_attributes`, to spare working them out again.

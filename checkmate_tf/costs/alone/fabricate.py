@@ -1,9 +1,9 @@
 """Inputs for running one operation of a graph alone.
 
-Floats are random in [0.5, 1.5] (no logarithm or root of a negative, no denormals), bools random, integers zero unless
-constants and static shapes say what they are (axes, shapes, paddings, split sizes); token ids and labels are so 0.
-Resource handles become new variables. Lists of tensors (variants) cannot be invented: the operations that make them are
-run, on fabricated inputs, back to the first tensors that can.
+Floats are random in [0.5, 1.5], so that there is no logarithm or root of a negative, and no denormal. Bools are random.
+Integers are zero, unless constants and static shapes say what they are (axes, shapes, paddings, split sizes); so token
+ids and labels are zero. Resource handles become new variables. Lists of tensors (variants) cannot be invented: the
+operations that make them are run, on fabricated inputs, back to the first tensors that can.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def may_run(op: tf.Operation) -> bool:
 
 
 class Fabricator:
-    """Makes the inputs of one operation; keep no longer than that operation, as it holds them.
+    """Makes the inputs of one operation, and holds them: keep it no longer than that operation.
 
     Parameters
     ----------
     values : callable(tensor) -> array or None
-        What a small tensor is, where known (`StaticValues`).
+        The value of a small tensor, where it is known (`StaticValues`).
     """
 
     def __init__(self, values: Callable[[Any], np.ndarray | None]) -> None:

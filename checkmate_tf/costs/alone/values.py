@@ -1,7 +1,7 @@
 """Values of small integer tensors: shapes, axes, permutations, paddings.
 
-An operation can be run alone only if such inputs are valid. Here they are derived from constants and static shapes, by
-running the few tiny operations between eagerly.
+An operation can be run alone only if such inputs are valid. They are derived from constants and static shapes: the few
+tiny operations in between are run eagerly.
 """
 
 from __future__ import annotations

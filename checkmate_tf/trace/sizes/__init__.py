@@ -1,1 +1,7 @@
-"""True sizes of what a step computes, where TensorFlow leaves them open."""
+"""True sizes of what a step computes, where TensorFlow leaves them open.
+
+- `static.py`: emits the step again with a known batch (`StaticStep`), with the help of the others;
+- `shapes.py`: shapes that TensorFlow's shape functions do not conclude;
+- `loops.py`: how often loops run, and what the lists that they fill hold;
+- `variants.py`: what tensor lists and optionals hold.
+"""

@@ -1,8 +1,8 @@
-"""What a while loop leaves behind: bytes of the tensor lists that it fills.
+"""While loops: how often they run, and the bytes of the tensor lists that they fill.
 
 A loop's lists (TensorArrays, and the accumulators that its gradient reads) hold one tensor an iteration. Several lists
-may hold the same tensor, and a list of reads of a variable holds nothing of its own, so bytes are counted by the
-distinct tensors that the body makes.
+may hold the same tensor. A list of reads of a variable holds nothing of its own. So bytes are counted by the distinct
+tensors that the body makes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _COMPARISONS = frozenset({"Less", "LessEqual", "Greater", "GreaterEqual"})
 
 
 def function_graph(graph: tf.Graph, name: str) -> tf.Graph:
-    """The body of a function known to `graph`; it knows the functions that `graph` knows."""
+    """The body of a function known to `graph`, as a graph that knows the same functions."""
     function = graph._functions[name]
     definition = getattr(function, "cached_definition", None) or function.definition
     with tf.Graph().as_default() as host:
@@ -35,7 +35,7 @@ def function_graph(graph: tf.Graph, name: str) -> tf.Graph:
 
 
 def copy_functions(source: tf.Graph, target: tf.Graph) -> None:
-    """Make the functions (loop bodies, branches) that `source` knows known to `target`."""
+    """Copy the functions (loop bodies, branches) of a graph to another."""
     for function in source._functions.values():
         if not target._is_function(function.name if isinstance(function.name, str) else function.name.decode()):
             target._add_function(function)
@@ -55,8 +55,8 @@ def list_sizes(body: tf.Graph, bytes_of: Callable[[tf.Tensor], int | None], iter
     Returns
     -------
     list of int or None
-        For each output of the body; 0 for what is no list, None where it cannot be known. A tensor that several lists
-        hold is counted with the first.
+        For each output of the body. 0 for what is no list, None where the size cannot be known. A tensor that several
+        lists hold is counted with the first.
     """
     position = {id(t): k for k, t in enumerate(body.inputs)}
     counted: set[int] = set()
@@ -78,7 +78,7 @@ def list_sizes(body: tf.Graph, bytes_of: Callable[[tf.Tensor], int | None], iter
 
 
 def trip_count(condition: tf.Graph, body: tf.Graph, known: Sequence[np.ndarray | None]) -> int | None:
-    """How often a loop runs that counts from one known number to another, as those of keras.ops do; None for others.
+    """How often a loop runs, if it counts from one known number to another, as loops of keras.ops do; else None.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def trip_count(condition: tf.Graph, body: tf.Graph, known: Sequence[np.ndarray |
         The condition compares a variable of the loop with a constant, or with a variable that the body leaves alone;
         the body adds a constant to it, or subtracts one.
     known : sequence of array or None
-        What the variables of the loop start from, where shapes alone decide it.
+        The first values of the variables of the loop, where shapes alone decide them.
     """
     test = root_of(condition.outputs[0]).op
     if test.type not in _COMPARISONS or not test.inputs[0].dtype.is_integer:
@@ -108,7 +108,7 @@ def trip_count(condition: tf.Graph, body: tf.Graph, known: Sequence[np.ndarray |
 
 
 def step_of(body: tf.Graph, k: int) -> int | None:
-    """What the body of a loop adds to its k-th variable; None if that is not the same number each time."""
+    """The number that the body of a loop adds to its k-th variable; None if it is not the same each time."""
     before, after = body.inputs[k], root_of(body.outputs[k])
     if after is before:
         return 0
@@ -120,14 +120,14 @@ def step_of(body: tf.Graph, k: int) -> int | None:
 
 
 def root_of(t: tf.Tensor) -> tf.Tensor:
-    """The tensor that a view, or a view of a view, looks at."""
+    """The tensor that owns the buffer of a view, or of a view of a view."""
     while (source := view_of(t.op, t.value_index)) is not None:
         t = t.op.inputs[source]
     return t
 
 
 def _pushed(result: tf.Tensor) -> list[tf.Tensor]:
-    """Tensors that the body adds to the list it returns."""
+    """The tensors that the body adds to a list that it returns."""
     pushed = []
     t = root_of(result)
     while t.op.type in PUSHES:
@@ -137,7 +137,7 @@ def _pushed(result: tf.Tensor) -> list[tf.Tensor]:
 
 
 def _origin(t: tf.Tensor, body: tf.Graph, position: dict[int, int]) -> tf.Tensor | None:
-    """The tensor made in the body whose buffer `t` is, or None if it was made outside."""
+    """The tensor of the body that owns the buffer of `t`; None if it was made outside."""
     for _ in range(len(body.inputs) + 1):
         t = root_of(t)
         if t.op.type in ("ReadVariableOp", "Const", "TensorListGetItem"):

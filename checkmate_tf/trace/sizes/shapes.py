@@ -1,8 +1,8 @@
-"""Shapes that TensorFlow's own shape functions leave open, though they are known.
+"""Shapes that can be concluded, though TensorFlow's own shape functions leave them open.
 
-A random crop, `x[:, k : k + 14]`, has a begin and an end that only data tells: but where the end of an axis was made by
-adding a known number to its begin, the slice has that many entries. A table gives a value for each key, and a count of
-the values in each row has as many rows.
+Data alone tells the begin and the end of a random crop, `x[:, k : k + 14]`. But where the end of an axis is its begin
+and a known number, the slice has that many entries. A lookup in a table gives a value for each key. A count of the
+values in each row has as many rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Known = Callable[[tf.Tensor], np.ndarray | None]
 
 
 def inferred_shape(op: tf.Operation, copy: tf.Operation, known: Known) -> tf.TensorShape:
-    """The shape of an operation's first output, as far as it can be told.
+    """The shape of an operation's first output, as far as it can be concluded.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def _slice(op: tf.Operation, inferred: tf.TensorShape, known: Known) -> tf.Tenso
 
 
 def _added(end: tf.Tensor, begin: tf.Tensor, known: Known) -> int | None:
-    """What was added to `begin` to make `end`; None if it was made in another way."""
+    """The number that `end` is above `begin`; None if `end` was not made by such an addition."""
     if end.op.type not in ("Add", "AddV2"):
         return None
     terms = inputs_of(end.op)

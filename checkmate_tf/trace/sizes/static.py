@@ -1,7 +1,7 @@
-"""True sizes: the step emitted once more, into a scratch graph whose batch dimension is known.
+"""True sizes: the step is emitted once more, into a scratch graph whose batch dimension is known.
 
-Keras traces with an open batch. Operations that only compute shapes are evaluated here and put back as constants, so
-that TensorFlow's shape functions can conclude everything else.
+Keras traces with an open batch. Operations that only compute shapes are evaluated here, and become constants in the
+scratch graph. From these, TensorFlow's shape functions conclude all other shapes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class StaticStep:
         A folded operation is a Const here.
     tensors : dict from id(traced tensor) to the scratch tensor
     list_bytes : dict from id(traced tensor) to int
-        Bytes held by tensor lists and optionals, for variants. One that is not here has an unknown size.
+        Bytes that variants hold: tensor lists and optionals. One that is missing has an unknown size.
     """
 
     graph: tf.Graph
@@ -83,10 +83,20 @@ def with_static_batch(step: TracedStep, shapes: list[tf.TensorShape]) -> StaticS
 
 @dataclass(frozen=True)
 class _Emitter:
-    """Emits operations one by one into `graph`, and keeps what is known of each traced tensor by its id.
+    """Emits operations one by one, and keeps what is known of each traced tensor by its id.
 
-    `known` holds values that shapes alone decide; `variants` what lists and optionals hold. With `bound`, a size that
-    data decides is taken at its most.
+    Attributes
+    ----------
+    graph : FuncGraph
+        The scratch graph.
+    operations, tensors
+        As `StaticStep`.
+    known : dict from id(traced tensor) to array
+        Values that shapes alone decide.
+    variants : Variants
+        What lists and optionals hold.
+    bound : bool
+        A size that data decides is taken at its largest.
     """
 
     graph: tf.Graph
@@ -225,7 +235,7 @@ def _emitter(graph: tf.Graph, bound: bool = False) -> _Emitter:
 
 
 def _level(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Operands of an elementwise operation whose sizes are only bounded: all at the largest, if they differ."""
+    """Operands of an elementwise operation, all in the largest shape: where sizes are only bounded, they may differ."""
     most = largest([t.shape for t in tensors])
     if len(tensors) < 2 or most is None:
         return tensors
@@ -233,10 +243,10 @@ def _level(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def _reserve_space(y: tf.Tensor) -> tf.TensorShape:
-    """Shape of what a fused normalisation keeps for its gradient: a scalar on a CPU (measured).
+    """Shape of what a fused normalisation keeps for its gradient.
 
-    On a GPU it is what cuDNN asks for. An estimate, for the prediction alone: a bit for each element, the mask of a
-    fused ReLU.
+    A scalar on a CPU (measured). On a GPU cuDNN decides. The estimate there is a bit for each element, for the mask of
+    a fused ReLU; it serves the predicted peak only.
     """
     if not tf.config.list_physical_devices("GPU"):
         return tf.TensorShape([])

@@ -1,7 +1,7 @@
 """What variants hold: tensor lists, which loops fill, and optionals, in which conditionals keep values for gradients.
 
-A variant is a scalar to TensorFlow's shape functions. How much memory it stands for, and the shapes of what is taken
-out of it again, follow from what was put in.
+To TensorFlow's shape functions a variant is a scalar. What was put in decides how much memory it holds, and the shapes
+of what is taken out again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Variants:
         return Held(self.tensors[key].shape, self.bytes_of(t), self.elements.get(key), self.held.get(key, ()))
 
     def note(self, t: tf.Tensor, found: Sequence[Held]) -> None:
-        """Note what a variant may be: as large as the largest of these."""
+        """Note that a variant holds one of these: it is counted as the largest."""
         sizes = [h.bytes for h in found if h.bytes is not None]
         if sizes and len(sizes) == len(found):
             self.list_bytes[id(t)] = max(sizes)
@@ -64,7 +64,7 @@ class Variants:
         self.held[id(t)] = tuple(inner for h in found for inner in h.held)
 
     def copy(self, source: tf.Tensor, target: tf.Tensor, within: Variants | None = None, values: bool = True) -> None:
-        """Know of `target` (inside of a function, if `within` is given) what is known of `source`."""
+        """Note of `target` all that is known of `source`; within a function, in the notes given as `within`."""
         to = within or self
         if id(source) in self.list_bytes:
             to.list_bytes[id(target)] = self.list_bytes[id(source)]
@@ -116,7 +116,7 @@ class Variants:
             self.elements[id(op.outputs[0])] = element
 
     def _get_value(self, op: tf.Operation) -> None:
-        """The gradient of a conditional takes what the branch made from optionals; those of other branches are none."""
+        """Note what is taken from an optional: the gradient of a conditional takes what its branch has put in."""
         result = op.outputs[0]
         copy = self.tensors[id(result)]
         found = [h for h in self.held.get(id(inputs_of(op)[0]), ()) if h.shape.is_compatible_with(copy.shape)]

@@ -1,6 +1,6 @@
-"""Work of operations of keras.ops (what a functional model calls beside layers): one rule an operation.
+"""Work of operations of keras.ops, which a functional model calls beside layers: one rule an operation.
 
-The shapes of constant operands are among the inputs. The conventions are those of `layer_flops.py`.
+The shapes of constant operands are among the inputs.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..costs.counts import SOFTMAX, words
-from ..costs.counts import TRANSCENDENTAL as T
-from .work import Rule, Shapes, Work, each_input, each_output, einsum_macs, free, relu, scores, size
+from ...costs.counts import SOFTMAX, words
+from ...costs.counts import TRANSCENDENTAL as T
+from .shared import Rule, Shapes, Work, each_input, each_output, einsum_macs, free, relu, scores, size
 
 __all__ = ["OPERATIONS"]
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ..costs.counts import RANDOM, SOFTMAX, words
-from ..costs.counts import TRANSCENDENTAL as T
+from ...costs.counts import RANDOM, SOFTMAX, words
+from ...costs.counts import TRANSCENDENTAL as T
 
 __all__ = [
     "DROPOUT", "Rule", "Shape", "Shapes", "Work", "activation", "adds_keys", "attended", "channels",

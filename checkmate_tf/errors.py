@@ -54,7 +54,7 @@ class PlanError(CheckmateError, ValueError):
 
 
 class StrategyError(CheckmateError, ValueError):
-    """A strategy that does not exist, or does not serve this graph."""
+    """A strategy or solver that does not exist, is there twice, or does not serve this graph."""
 
 
 class ModelError(CheckmateError):

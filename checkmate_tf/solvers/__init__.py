@@ -1,22 +1,27 @@
 """Linear and integer programs behind one small interface: `solve_milp(milp, solver, limits) -> Solution`.
 
-Matrices are SciPy sparse, built once by the strategies. Solvers are imported when first used, each in a process of its
-own.
+Matrices are SciPy sparse, built once by the strategies. `SOLVERS` is the registry. Solvers are imported when first
+used, each in a process of its own.
 """
 
 from .gurobi import gurobi_licence
-from .program import Milp, Products, Solution, safe_bound
+from .program import Milp, Products, Report, Solution, safe_bound
+from .registry import SOLVERS, Solver, SolverFunction, register
 from .rows import Rows
-from .solve import SOLVERS, check_solver, solve_milp
+from .solve import check_solver, solve_milp
 
 __all__ = [
     "SOLVERS",
     "Milp",
     "Products",
+    "Report",
     "Rows",
     "Solution",
+    "Solver",
+    "SolverFunction",
     "check_solver",
     "gurobi_licence",
+    "register",
     "safe_bound",
     "solve_milp",
 ]

@@ -94,17 +94,20 @@ def solve(
     ------
     ImportError
         Without gurobipy.
-    gurobipy.GurobiError
+    ValueError
         If there is no licence, or none for a program of this size.
     """
     import gurobipy as gp
 
-    with gp.Env(empty=True) as env:
-        for key, value in {"OutputFlag": 0, "TimeLimit": time_limit, "MIPGap": gap, "MIPGapAbs": 0.0}.items():
-            env.setParam(key, value)
-        env.start()
-        with gp.Model(env=env) as model:
-            return _solve(model, gp, milp, start, report)
+    try:
+        with gp.Env(empty=True) as env:
+            for key, value in {"OutputFlag": 0, "TimeLimit": time_limit, "MIPGap": gap, "MIPGapAbs": 0.0}.items():
+                env.setParam(key, value)
+            env.start()
+            with gp.Model(env=env) as model:
+                return _solve(model, gp, milp, start, report)
+    except gp.GurobiError as error:
+        raise ValueError(str(error)) from error
 
 
 def _solve(model: Any, gp: Any, milp: Milp, start: np.ndarray | None, report: Report | None) -> Solution:

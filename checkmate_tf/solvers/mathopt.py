@@ -15,7 +15,7 @@ import scipy.sparse as sp
 
 from .program import Milp, Report, Solution, safe_bound
 
-__all__ = ["METHODS", "solve"]
+__all__ = ["METHODS", "highs", "scip", "solve"]
 
 METHODS = {"highs": "HIGHS", "scip": "GSCIP"}
 
@@ -86,6 +86,20 @@ def solve(
     x = np.array([values[v] for v in model.variables()])
     objective = float(milp.objective @ x) + milp.constant
     return Solution("optimal" if reason == reasons.OPTIMAL else "feasible", x, objective, bound)
+
+
+def highs(
+    milp: Milp, time_limit: float, gap: float = 0.0, start: np.ndarray | None = None, report: Report | None = None
+) -> Solution:
+    """HiGHS."""
+    return solve(milp, "highs", time_limit, gap, start, report)
+
+
+def scip(
+    milp: Milp, time_limit: float, gap: float = 0.0, start: np.ndarray | None = None, report: Report | None = None
+) -> Solution:
+    """SCIP. It reports nothing on its way."""
+    return solve(milp, "scip", time_limit, gap, start, report)
 
 
 def _proto(milp: Milp) -> Any:

@@ -5,14 +5,15 @@ OR-Tools carries its own HiGHS: do not load `highspy` in the same process (both 
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from .program import Milp, Solution, safe_bound
+from .program import Milp, Report, Solution, safe_bound
 
-__all__ = ["METHODS", "solve"]
+__all__ = ["METHODS", "glop", "pdlp", "solve"]
 
 METHODS = ("glop", "pdlp", "highs", "scip")
 
@@ -72,3 +73,19 @@ def solve(milp: Milp, method: str = "glop", time_limit: float = 60.0, gap: float
             safe_bound(milp, duals), safe_bound(milp, -duals)
         )  # solvers differ in the sign; any multipliers will do
     return Solution(named, x, objective, bound)
+
+
+def glop(
+    milp: Milp, time_limit: float, gap: float = 0.0, start: np.ndarray | None = None, report: Report | None = None
+) -> Solution:
+    """GLOP: simplex, exact. It takes no start, and reports nothing on its way."""
+    del gap, start, report
+    return solve(milp, "glop", time_limit)
+
+
+def pdlp(
+    milp: Milp, time_limit: float, gap: float = 0.0, start: np.ndarray | None = None, report: Report | None = None
+) -> Solution:
+    """PDLP: first-order, on every core. It takes no start, and reports nothing on its way."""
+    del start, report
+    return solve(milp, "pdlp", time_limit, gap, os.cpu_count() or 1)

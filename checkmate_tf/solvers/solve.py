@@ -7,6 +7,7 @@ at a limit of time, without its caller.
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -20,23 +21,14 @@ from ..errors import StrategyError
 from .gurobi import LIMIT, gurobi_licence
 from .json_process import JsonProcess
 from .program import Milp, Solution
+from .registry import SOLVERS
 from .tolerances import EXACT
 
-__all__ = ["SOLVERS", "SolverProgress", "check_solver", "solve_milp"]
+__all__ = ["SolverProgress", "check_solver", "solve_milp"]
 
 log = logging.getLogger(__name__)
 
 SolverProgress = Callable[[float, float, float], None]
-
-SOLVERS: dict[str, tuple[str, bool, bool]] = {
-    "gurobi": ("gurobipy", True, True),
-    "highs": ("ortools", True, True),
-    "scip": ("ortools", True, True),
-    "cp-sat": ("ortools", True, False),
-    "glop": ("ortools", False, True),
-    "pdlp": ("ortools", False, True),
-}
-"""For each solver: the package that has it, and whether it serves integer and linear programs."""
 
 _GRACE = 2.0  # seconds past the time limit until a solver is ended
 _LARGE = 200_000  # terms from which the first-order PDLP beats simplex
@@ -111,13 +103,16 @@ def _choose(milp: Milp, mixed: bool, solver: str) -> list[str]:
     kind = "integer" if mixed else "linear"
     check_solver(solver)
     if milp.products is not None:
-        if solver not in ("auto", "gurobi"):
-            raise StrategyError(f"solver {solver!r} does not solve programs with products of variables; gurobi does")
-        solver = "gurobi"
+        able = [name for name, other in SOLVERS.items() if other.products]
+        if solver not in ("auto", *able):
+            raise StrategyError(
+                f"solver {solver!r} does not solve programs with products of variables; {' and '.join(able)} does"
+            )
+        solver = "gurobi" if solver == "auto" else solver
     if solver != "auto":
-        package, *serves = SOLVERS[solver]
-        if not serves[0 if mixed else 1]:
-            others = [name for name, (_, *other) in SOLVERS.items() if other[0 if mixed else 1]]
+        package = SOLVERS[solver].package
+        others = [name for name, other in SOLVERS.items() if (other.integer if mixed else other.linear)]
+        if solver not in others:
             raise StrategyError(f"solver {solver!r} does not solve {kind} programs; choose one of {', '.join(others)}")
         if find_spec(package) is None:
             raise StrategyError(f'solver {solver!r} needs {package}: pip install {package}, or use solver="auto"')
@@ -189,8 +184,9 @@ class _Answer:
             "data": matrix.data, "indices": matrix.indices, "indptr": matrix.indptr, "shape": np.array(matrix.shape),
             "objective": milp.objective, "row_lower": milp.row_lower, "row_upper": milp.row_upper,
             "lower": milp.lower, "upper": milp.upper, "constant": milp.constant, "integer": integer,
-            "start": np.zeros(0) if self.x is None else self.x, "method": self.method, "gap": gap,
+            "start": np.zeros(0) if self.x is None else self.x, "gap": gap,
             "until": time.time() + time_limit, "memory_limit": memory_limit or 0,
+            "where": SOLVERS[self.method].where, "path": np.array(sys.path),
             **products,
         }  # fmt: skip
 

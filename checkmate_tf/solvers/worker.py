@@ -6,9 +6,10 @@ Messages: {"bound": b} and {"x": "file.npy", "bound": b} on the way, then {"stat
 
 from __future__ import annotations
 
-import os
 import sys
 import time
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from .json_process import keep_output, limit_memory, say
-from .program import Milp, Products, Solution
+from .program import Milp, Products
+from .registry import SolverFunction
 
 _PAUSE = 0.2  # seconds between two reports of a bound
 
@@ -62,11 +64,11 @@ def run(path: Path) -> None:
     milp = Milp(c, matrix, row_lower, row_upper, lower, upper, float(fields["constant"]), integer, products)
     start = fields["start"] if fields["start"].size else None
     tell = _Teller(path.parent)
-    method, gap = str(fields["method"]), float(fields["gap"])
+    gap = float(fields["gap"])
     left = float(fields["until"]) - time.time()
     if left > 0:
         try:
-            solution = _solve(milp, method, left, gap, start, tell)
+            solution = _load(str(fields["where"]), fields["path"].tolist())(milp, left, gap, start, tell)
         except ModuleNotFoundError as error:
             say(unavailable=f"it is not installed ({error})")
             return
@@ -76,29 +78,12 @@ def run(path: Path) -> None:
         say(status=solution.status, bound=solution.bound, x=None if solution.x is None else tell.save(solution.x))
 
 
-def _solve(
-    milp: Milp, method: str, left: float, gap: float, start: NDArray[np.float64] | None, tell: _Teller
-) -> Solution:
-    if method == "gurobi":
-        from . import gurobi
-
-        try:
-            return gurobi.solve(milp, left, gap, start, tell)
-        except Exception as error:
-            if type(error).__name__ != "GurobiError":
-                raise
-            raise ValueError(str(error)) from error
-    if method == "cp-sat":
-        from . import cpsat
-
-        return cpsat.solve(milp, left, gap, start, tell)
-    if method in ("glop", "pdlp"):
-        from . import ortools
-
-        return ortools.solve(milp, method, left, gap, os.cpu_count() or 1)
-    from . import mathopt
-
-    return mathopt.solve(milp, method, left, gap, start, tell)
+def _load(where: str, path: list[str]) -> SolverFunction:
+    """The function of a solver, by its loader's "module:name" and the folders that the parent imports from."""
+    sys.path += [folder for folder in path if folder not in sys.path]
+    module, _, name = where.partition(":")
+    load: Callable[[], SolverFunction] = getattr(import_module(module), name)
+    return load()
 
 
 def main(path: str) -> None:

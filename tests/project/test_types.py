@@ -51,6 +51,33 @@ def test_a_strategy_of_the_wrong_shape_is_refused(tmp_path):
     ]  # fmt: skip
 
 
+SOLVERS = """
+import numpy as np
+from checkmate_tf.solvers import Milp, Report, Solution, Solver, SolverFunction, register
+
+
+def right(
+    milp: Milp, time_limit: float, gap: float = 0.0, start: np.ndarray | None = None, report: Report | None = None
+) -> Solution: ...
+def short(milp: Milp, time_limit: float) -> Solution: ...
+
+
+def load_right() -> SolverFunction:
+    return right
+def load_short() -> SolverFunction:
+    return short  # refused
+register("right", Solver(load_right, "numpy", integer=True, linear=True))
+register("not loaded", Solver(right, "numpy", integer=True, linear=True))  # refused
+"""
+
+
+def test_a_solver_of_the_wrong_shape_is_refused(tmp_path):
+    told = checked(SOLVERS, tmp_path)
+    lines = SOLVERS.splitlines()
+    wrong = [int(number) for number in re.findall(r":(\d+): error: (?:Incompatible return|Argument 1)", told)]
+    assert wrong == [k for k, line in enumerate(lines, 1) if line.endswith("# refused")]
+
+
 PUBLIC = """
 import checkmate_tf
 

@@ -32,6 +32,7 @@ CostSpec: TypeAlias = str | Callable[[Any], float] | ArrayLike
 """How users say costs of operations: a name in `COST_MODELS`, a callable (op -> cost), or one cost for each."""
 
 Model = TypeVar("Model", covariant=True)
+Registered = TypeVar("Registered")
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class CostModel(Generic[Model]):
 
 
 @dataclass(frozen=True, eq=False)
-class CostModels(Mapping[str, CostModel[Model]]):
+class CostModels(Mapping[str, CostModel[Registered]]):
     """The cost models of a level, by name: one registry for each level, one way to look a name up.
 
     Attributes
@@ -65,14 +66,15 @@ class CostModels(Mapping[str, CostModel[Model]]):
         What they are costs of: "op" or "layer".
     otherwise : str
         What may be given instead of a name, in words.
-    models : tuple of CostModel
+    models : list of CostModel
+        `register` adds to it.
     """
 
     level: str
     otherwise: str
-    models: tuple[CostModel[Model], ...]
+    models: list[CostModel[Registered]]
 
-    def __getitem__(self, name: str) -> CostModel[Model]:
+    def __getitem__(self, name: str) -> CostModel[Registered]:
         for model in self.models:
             if model.name == name:
                 return model
@@ -84,7 +86,7 @@ class CostModels(Mapping[str, CostModel[Model]]):
     def __len__(self) -> int:
         return len(self.models)
 
-    def find(self, name: str) -> CostModel[Model]:
+    def find(self, name: str) -> CostModel[Registered]:
         """The model of a name.
 
         Raises
@@ -98,6 +100,23 @@ class CostModels(Mapping[str, CostModel[Model]]):
                 f"give {self.otherwise}"
             )
         return self[name]
+
+    def register(self, model: CostModel[Registered]) -> None:
+        """Add a cost model of one's own, for as long as this process lives.
+
+        Raises
+        ------
+        CostError
+            If its name is empty or taken.
+        """
+        if not model.name:
+            raise CostError("a cost model needs a name that is not empty")
+        if model.name in self:
+            raise CostError(
+                f"cost model {model.name!r} of {self.level}s is there already ({self[model.name].title}); choose "
+                "another name"
+            )
+        self.models.append(model)
 
 
 class OpCosts(Protocol):
@@ -127,11 +146,11 @@ def _roofline() -> OpCosts:
 COST_MODELS: CostModels[OpCosts] = CostModels(
     level="op",
     otherwise="a callable (op -> cost) or one cost for each operation",
-    models=(
+    models=[
         CostModel("profile", "us", "measured on this device", _profile),
         CostModel("flops", "flop", "floating-point operations", _flops),
         CostModel("roofline", "us", "the longer of computing and moving bytes", _roofline),
-    ),
+    ],
 )
 """The cost models of operations by name; those of layers are in `layers.LAYER_COSTS`."""
 

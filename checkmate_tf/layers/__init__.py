@@ -75,12 +75,12 @@ def _v100() -> LayerCosts:
 LAYER_COSTS: CostModels[LayerCosts] = CostModels(
     level="layer",
     otherwise="a callable (LayerCall -> cost) or one cost for each node",
-    models=(
+    models=[
         CostModel("flops", "multiply-add", "the papers' count, as their artifact has it", _artifact),
         CostModel("multiply-adds", "multiply-add", "elementwise layers are free", _multiply_adds),
         CostModel("artifact", "multiply-add", "another name of flops", _artifact),
         CostModel("true", "flop", "all floating-point operations", _true),
         CostModel("v100", "us", "modelled V100 kernel costs", _v100),
-    ),
+    ],
 )
 """The cost models of layers by name; profiles, which are measured, are in the room `profiles`."""

@@ -7,7 +7,7 @@ from ..graph import Graph
 from ..schedule import Schedule
 from .budgets import budget_in_bytes
 from .options import MoccasinOptions, Progress, SolveOptions
-from .registry import STRATEGIES, Strategy, StrategyFunction, Trait
+from .registry import STRATEGIES, Strategy, StrategyFunction, Trait, register
 
 __all__ = [
     "STRATEGIES",
@@ -18,6 +18,7 @@ __all__ = [
     "StrategyFunction",
     "Trait",
     "minimum_budget",
+    "register",
     "solve",
 ]
 

@@ -3,6 +3,7 @@
 A strategy is a function (Graph, budget in bytes, SolveOptions) -> Schedule: `StrategyFunction`. Its module is imported
 when it is first asked for. So an entry of `STRATEGIES` holds no function but a small loader, which imports one and
 returns it. The loader's return type is the protocol, so the type checker compares every strategy with it.
+`register` adds a strategy of one's own.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from ..errors import StrategyError
 from ..graph import Graph
 from ..schedule import Schedule
 from .options import SolveOptions
 
-__all__ = ["STRATEGIES", "Strategy", "StrategyFunction", "Trait"]
+__all__ = ["STRATEGIES", "Strategy", "StrategyFunction", "Trait", "register"]
 
 Trait = Literal[True, False, "partly"]
 
@@ -202,4 +204,34 @@ STRATEGIES: dict[str, Strategy] = {
     "moccasin-free": Strategy(_moccasin_free, "retention intervals in any order", _BARTAN, True, True, True),
     "monet-noop": Strategy(_monet_noop, "forward values by stages of the backward pass", _SHAH, "partly", True, True),
 }
-"""Every strategy by its name."""
+"""Every strategy by its name. `register` adds one."""
+
+
+def register(name: str, strategy: Strategy) -> None:
+    """Add a strategy of one's own, for as long as this process lives.
+
+    Parameters
+    ----------
+    name : str
+        What `solve` and `compile` are asked with.
+    strategy : Strategy
+
+    Raises
+    ------
+    StrategyError
+        If the name is empty or taken, or this is no `Strategy`.
+
+    Examples
+    --------
+    >>> register("mine", Strategy(lambda: mine, "what it does", "where from", True, True, True))  # doctest: +SKIP
+    """
+    if not isinstance(strategy, Strategy):
+        raise StrategyError(
+            f"strategy {name!r} is given as {type(strategy).__name__}; give a Strategy, whose `load` returns the "
+            "function"
+        )
+    if not name:
+        raise StrategyError("a strategy needs a name that is not empty")
+    if name in STRATEGIES:
+        raise StrategyError(f"strategy {name!r} is there already ({STRATEGIES[name].title}); choose another name")
+    STRATEGIES[name] = strategy

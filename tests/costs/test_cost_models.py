@@ -53,13 +53,23 @@ def test_names_are_those_of_the_models_and_none_is_there_twice():
 
 
 def test_an_unknown_name_is_refused_with_those_that_there_are():
-    models = CostModels("op", "a number", (CostModel("a", "us", "one", lambda: len), CostModel("b", "us", "two", list)))
+    models = CostModels("op", "a number", [CostModel("a", "us", "one", lambda: len), CostModel("b", "us", "two", list)])
     assert models.find("a").load() is len
     assert "c" not in models
     with pytest.raises(KeyError):
         models["c"]
     with pytest.raises(CostError, match="costs='c' is not a cost model; there are 'a', 'b' for ops, or give a number"):
         models.find("c")
+
+
+def test_a_model_of_ones_own_is_found_by_its_name():
+    models = CostModels("op", "a number", [CostModel("a", "us", "one", lambda: len)])
+    models.register(CostModel("b", "J", "joules", lambda: sum))
+    assert models.find("b").unit == "J"
+    for name, message in (("a", r"'a' of ops is there already \(one\)"), ("b", "joules"), ("", "not empty")):
+        with pytest.raises(CostError, match=message):
+            models.register(CostModel(name, "us", "two", lambda: len))
+    assert list(models) == ["a", "b"]
 
 
 def test_options_are_those_of_the_model(three):

@@ -8,9 +8,9 @@ import typing
 import pytest
 from graphs import chain, unet
 
-from checkmate_tf.errors import InfeasibleBudgetError, StrategyError
+from checkmate_tf.errors import InfeasibleBudgetError, PlanError, StrategyError
 from checkmate_tf.schedule import keep_all
-from checkmate_tf.strategies import STRATEGIES, SolveOptions, StrategyFunction, solve
+from checkmate_tf.strategies import STRATEGIES, SolveOptions, Strategy, StrategyFunction, register, solve
 
 CHAINS_ONLY = ["griewank", "chen-sqrt", "chen-greedy"]
 OPTIONS = SolveOptions(time_limit=60.0, gap=1.0)
@@ -63,9 +63,47 @@ def test_the_registry_imports_no_strategy():
     code = (
         "import sys\nfrom checkmate_tf.strategies import STRATEGIES\n"
         "rooms = {name.split('.')[2] for name in sys.modules if name.startswith('checkmate_tf.strategies.')}\n"
-        "assert rooms <= {'options', 'registry'}, rooms\n"
+        "assert rooms <= {'budgets', 'options', 'registry'}, rooms\n"
         "STRATEGIES['griewank'].load()\n"
         "assert 'checkmate_tf.strategies.baselines.griewank' in sys.modules\n"
         "assert 'checkmate_tf.strategies.programs' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.fixture
+def registry_as_it_was():
+    before = dict(STRATEGIES)
+    yield
+    STRATEGIES.clear()
+    STRATEGIES.update(before)
+
+
+def own(function=lambda graph, budget_bytes, options: keep_all(graph)):
+    return Strategy(lambda: function, "keeps all", "a test", True, False, False)
+
+
+@pytest.mark.usefixtures("registry_as_it_was")
+def test_a_strategy_of_ones_own_is_asked_by_its_name():
+    graph = chain(4)
+    register("own", own())
+    assert list(STRATEGIES)[-1] == "own"
+    assert solve(graph, keep_all(graph).peak_bytes, "own").cost == graph.base_cost
+    with pytest.raises(PlanError, match="'own' made a schedule of .* bytes for a budget of"):
+        solve(graph, keep_all(graph).peak_bytes - 1, "own")
+
+
+@pytest.mark.usefixtures("registry_as_it_was")
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("milp", own(), r"'milp' is there already \(problem \(9\) in a solver of programs\); choose another name"),
+        ("", own(), "not empty"),
+        ("own", keep_all, "'own' is given as function; give a Strategy"),
+    ],
+)
+def test_what_cannot_be_registered_is_refused(name, given, message):
+    before = dict(STRATEGIES)
+    with pytest.raises(StrategyError, match=message):
+        register(name, given)
+    assert before == STRATEGIES

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import networkx
+import numpy as np
+from scipy.optimize import isotonic_regression
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "checkmate_tf"
@@ -119,40 +121,103 @@ def write_page() -> None:
     PAGE.write_text(before + BEGIN + "\n" + "\n".join(table()) + "\n\n" + END + after, encoding="utf-8")
 
 
+#: The layers of the page, from left to right in the legend: their rooms, and a colour.
+LAYERS = {
+    "TensorFlow in": ("trace costs layers", "#fde3c4"),
+    "pure Python and NumPy": ("", "#dbe8f8"),  # all others
+    "TensorFlow out": ("emit device fit keras", "#d5ecd0"),
+    "all of it": ("profiles largest_batch checkmate_tf cli", "#eceaf4"),
+}
+WIDTH, HEIGHT, FLOOR, APART = 2.4, 0.5, 1.0, 2.7  # of a box; from floor to floor; from box to box
+THIN = 0.7  # what an arrow takes that passes a floor
+
+
+def floors(graph: networkx.DiGraph) -> dict[str, int]:
+    """Each room lies above all that it imports, and right below the lowest room that imports it."""
+    floor: dict[str, int] = {}
+    for name in reversed(list(networkx.lexicographical_topological_sort(graph))):
+        floor[name] = max((floor[other] + 1 for other in graph.successors(name)), default=0)
+    for name in networkx.lexicographical_topological_sort(graph):
+        floor[name] = min((floor[user] - 1 for user in graph.predecessors(name)), default=floor[name])
+    return floor
+
+
+def places(floor: dict[str, int], graph: networkx.DiGraph) -> tuple[dict[str, float], list[list[str]]]:
+    """Where each room lies from left to right, and the ways of the arrows: rooms, and points on the floors between."""
+    links, ways = networkx.Graph(), []
+    rows: list[list[str]] = [[] for _ in range(1 + max(floor.values()))]
+    for name in ROOMS:
+        rows[floor[name]].append(name)
+    for a, b in sorted(graph.edges):
+        between = [f"{a} {b} {k}" for k in range(floor[a] - 1, floor[b], -1)]
+        for k, point in zip(range(floor[a] - 1, floor[b], -1), between, strict=True):
+            rows[k].append(point)
+        ways.append([a, *between, b])
+        networkx.add_path(links, ways[-1])
+    level = {name: k for k, row in enumerate(rows) for name in row}
+    x = {name: float(k) for row in rows for k, name in enumerate(row)}
+    middle = lambda name, beside: sum(beside) / len(beside) if beside else x[name]  # noqa: E731
+    for turn in range(40):  # the order on each floor: by the neighbours below, then above, and so on
+        for k in range(len(rows)) if turn % 2 else reversed(range(len(rows))):
+            side = {
+                n: [x[o] for o in links[n] if (level[o] < k) == bool(turn % 2)] if n in links else [] for n in rows[k]
+            }
+            rows[k].sort(key=lambda name: (middle(name, side[name]), name))
+            x.update({name: i - (len(rows[k]) - 1) / 2 for i, name in enumerate(rows[k])})
+    way_of = {point: way for way in ways for point in way[1:-1]}
+    for _ in range(300):  # the distances: near the neighbours, and nobody too close
+        for row in rows:
+            half = np.array([THIN / 2 if " " in name else APART / 2 for name in row])
+            apart = np.concatenate([[0.0], np.cumsum(half[1:] + half[:-1])])
+            stiff = np.array([99.0 if " " in name else 1.0 for name in row])  # arrows go straight, boxes give way
+            near = {n: way_of[n] if n in way_of else [*links[n]] if n in links else [] for n in row}
+            wanted = np.array([middle(n, [x[o] for o in near[n]]) for n in row])
+            x.update(zip(row, (isotonic_regression(wanted - apart, weights=stiff).x + apart).tolist(), strict=True))
+    return x, ways
+
+
 def draw() -> None:
-    """Draw the rooms on floors: each above all that it imports. Arrows that follow from others are left out."""
+    """Draw the rooms on floors. Arrows that follow from others are left out."""
     import matplotlib
     from matplotlib import pyplot
-    from matplotlib.patches import FancyBboxPatch
+    from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
+    from matplotlib.path import Path as Way
 
     matplotlib.rcParams["svg.hashsalt"] = "rooms"  # the same file from the same imports
     graph = rooms()
-    floors = dict.fromkeys(ROOMS, 0)
-    for name in reversed(list(networkx.topological_sort(graph))):
-        floors[name] = max([floors[other] + 1 for other in graph.successors(name)], default=0)
-    on_floor: dict[int, list[str]] = {}
-    for name, floor in floors.items():
-        on_floor.setdefault(floor, []).append(name)
-    place: dict[str, tuple[float, float]] = {}
-    for floor in sorted(on_floor):
-        names = on_floor[floor]
-        below = lambda name: [place[o][0] for o in graph.successors(name) if o in place] or [0.0]  # noqa: E731
-        names = sorted(names, key=lambda name: sum(below(name)) / len(below(name)))
-        for k, name in enumerate(names):
-            place[name] = (2.4 * (k - (len(names) - 1) / 2), 1.25 * floor)
-    figure, axes = pyplot.subplots(figsize=(11, 12))
-    for a, b in networkx.transitive_reduction(graph).edges:
-        (x0, y0), (x1, y1) = place[a], place[b]
-        arrow = {"arrowstyle": "-|>", "color": "#8a94a6", "lw": 1.0, "shrinkA": 0, "shrinkB": 2}
-        axes.annotate("", (x1, y1 + 0.25), (x0, y0 - 0.25), arrowprops=arrow, zorder=1)
-    for name, (x, y) in place.items():
-        box = FancyBboxPatch(
-            (x - 0.95, y - 0.25), 1.9, 0.5, boxstyle="round,pad=0.02", fc="#eef3fb", ec="#3465a4", zorder=2
+    floor, arrows = floors(graph), networkx.transitive_reduction(graph)
+    x, ways = places(floor, arrows)
+    figure, axes = pyplot.subplots(figsize=(10.5, 11))
+    color = {name: color for names, color in LAYERS.values() for name in names.split()}
+    for name in ROOMS:
+        left, low = x[name] - WIDTH / 2, FLOOR * floor[name] - HEIGHT / 2
+        fill = color.get(name, LAYERS["pure Python and NumPy"][1])
+        axes.add_patch(
+            FancyBboxPatch((left, low), WIDTH, HEIGHT, boxstyle="round,pad=0,rounding_size=0.1", fc=fill, ec="#5b6b84")
         )
-        axes.add_patch(box)
-        axes.text(x, y, name, ha="center", va="center", fontsize=11, zorder=3)
+        axes.text(x[name], FLOOR * floor[name], name, ha="center", va="center", fontsize=13, zorder=3)
+    doors = {}  # several arrows share the lower, or the upper side of a box
+    for end, step in ((0, 1), (-1, -2)):
+        for name in ROOMS:
+            here = sorted((way for way in ways if way[end] == name), key=lambda way: x[way[step]])
+            for k, way in enumerate(here):
+                doors[tuple(way), end] = x[name] + WIDTH * 0.8 * ((k + 0.5) / len(here) - 0.5)
+    for way in ways:
+        top = FLOOR * floor[way[0]]
+        at = [doors[tuple(way), 0], *(x[point] for point in way[1:-1]), doors[tuple(way), -1]]
+        points, codes = [(at[0], top - HEIGHT / 2)], [Way.MOVETO]
+        for k, (here, there) in enumerate(zip(at, at[1:], strict=False)):  # from floor to floor, then straight through
+            begin, end = top - FLOOR * k - HEIGHT / 2, top - FLOOR * (k + 1) + HEIGHT / 2
+            points += [(here, (begin + end) / 2), (there, (begin + end) / 2), (there, end)]
+            codes += [Way.CURVE4] * 3
+            if k < len(at) - 2:
+                points.append((there, end - HEIGHT))
+                codes.append(Way.LINETO)
+        arrow = FancyArrowPatch(path=Way(points, codes), arrowstyle="-|>", mutation_scale=11, color="#77839a", lw=1.1)
+        axes.add_patch(arrow)
+    legend = [Patch(fc=color, ec="#5b6b84", label=name) for name, (_, color) in LAYERS.items()]
+    axes.legend(handles=legend, loc="lower left", fontsize=12, frameon=False)
     axes.set_axis_off()
-    axes.set_aspect("equal")
     axes.autoscale_view()
     figure.savefig(PICTURE, bbox_inches="tight", metadata={"Date": None})
     pyplot.close(figure)

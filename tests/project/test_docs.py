@@ -3,7 +3,8 @@
 The guide leaves out no error and no public name, and the README stays short enough to be read.
 
 The blocks of a page are one program, run in order. A block of `output` right after one of Python is what that prints;
-`...` stands for anything. A comment above a block, `<!-- not run: the reason -->`, keeps it from being run.
+`...` stands for anything. A comment above a block, `<!-- not run: the reason -->`, keeps it from being run. Below
+`<!-- saved as: name.py -->` a block is a file beside the program, for it to import.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ LINKING = sorted(
 MOST_LINES = 200  # of the README: five minutes
 FENCE = re.compile(r"(?P<above>[^\n]*\n)?^```(?P<language>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 NOT_RUN = re.compile(r"<!-- not run: (?P<reason>.+) -->")
+SAVED = re.compile(r"<!-- saved as: (?P<file>\w+\.py) -->")
 LINK = re.compile(r"\[(?:[^\[\]]|\[[^\]]*\])*\]\((?P<target>[^()\s]+)\)")
 HEADING = re.compile(r"^#{1,6} (?P<title>.+)$", re.MULTILINE)
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -62,6 +64,12 @@ class Block:
     def runs(self) -> bool:
         return self.language == "python" and not NOT_RUN.fullmatch(self.above)
 
+    @property
+    def saved_as(self) -> str:
+        """Name of the file that it is; empty if it is a part of the program."""
+        match = SAVED.fullmatch(self.above)
+        return match["file"] if match else ""
+
 
 def blocks_of(text: str) -> Iterator[Block]:
     for match in FENCE.finditer(text):
@@ -74,7 +82,9 @@ def run(text: str, source: str) -> None:
     names: dict[str, object] = {"__name__": "__main__"}
     printed = ""
     for block in blocks_of(text):
-        if block.runs:
+        if block.saved_as:
+            Path(block.saved_as).write_text(block.text, encoding="utf-8")
+        elif block.runs:
             with contextlib.redirect_stdout(io.StringIO()) as out:
                 exec(compile("\n" * (block.line - 1) + block.text, source, "exec"), names)
             printed = out.getvalue()
@@ -123,6 +133,13 @@ def test_what_is_printed_is_compared():
         run(GOOD.replace("one ...", "two ..."), "page")
 
 
+def test_a_block_can_be_a_file_to_import(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    text = "<!-- saved as: its_file.py -->\n```python\nX = 7\n```\n```python\nfrom its_file import X\nprint(X)\n```\n"
+    run(text + "\n```output\n7\n```\n", "page")
+
+
 def test_what_fails_says_where():
     with pytest.raises(NameError) as error:
         run(GOOD.replace("not run: ", ""), "page")
@@ -137,7 +154,7 @@ def test_fences_are_closed_and_known(name):
     assert text.count("```") == 2 * len(blocks)
     known = {"python", "output", "console", "json", "{toctree}", "{eval-rst}"}
     assert {block.language for block in blocks} <= known
-    assert all(NOT_RUN.fullmatch(block.above) for block in blocks if block.above.startswith("<!--"))
+    assert all(NOT_RUN.fullmatch(b.above) or SAVED.fullmatch(b.above) for b in blocks if b.above.startswith("<!--"))
 
 
 def test_every_page_is_in_the_table_of_contents():
@@ -217,4 +234,5 @@ def test_every_public_name_is_in_the_reference():
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, "")  # as for a program that lies where it runs
     run(page(sys.argv[1]), str(place(sys.argv[1])))

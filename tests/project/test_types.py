@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_docs import blocks_of, page
 
 pytest.importorskip("mypy")
 
@@ -76,6 +77,17 @@ def test_a_solver_of_the_wrong_shape_is_refused(tmp_path):
     lines = SOLVERS.splitlines()
     wrong = [int(number) for number in re.findall(r":(\d+): error: (?:Incompatible return|Argument 1)", told)]
     assert wrong == [k for k, line in enumerate(lines, 1) if line.endswith("# refused")]
+
+
+def test_the_examples_of_extending_have_types(tmp_path):
+    """The page says what the type checker demands. So its own code passes."""
+    blocks = [block for block in blocks_of(page("extending")) if block.runs]
+    for block in blocks:
+        if block.saved_as:
+            (tmp_path / block.saved_as).write_text(block.text)
+    program = "".join(block.text for block in blocks if not block.saved_as)
+    told = checked(program, tmp_path)
+    assert "Success" in told, told
 
 
 PUBLIC = """

@@ -1,6 +1,6 @@
 """Figure 4 of Checkmate: overhead against the memory budget, V100 costs, with every strategy of the registry.
 
-VGG16 at batch 256, MobileNet at 512 and U-Net at 32, layer graphs, modelled V100 kernel costs (`costs/v100.py`)
+VGG16 at batch 256, MobileNet at 512 and U-Net at 32, layer graphs, modelled V100 kernel costs (`layers/v100.py`)
 since the paper's profiles are no longer published. The budget is all memory: parameters, their gradients, inputs and
 values. Budgets are evenly spaced from the least that has a schedule to the peak without recomputation, with
 the V100's 16 GB among them. Cells at 16 GB are solved with the artifact's FLOP costs as well, so that it shows how much

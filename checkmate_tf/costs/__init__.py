@@ -11,6 +11,7 @@ costs serves as well. Nothing here imports TensorFlow until costs are asked for.
 - `roofline.py`: the longer of computing and moving bytes; the cost model "roofline";
 - `signature.py`: which operations take the same time;
 - `cache.py`: measured times and workspaces on disk;
+- `setting.py`: the device, and all else that measured times depend on;
 - `timed.py`: operations timed on this device; the cost model "profile";
 - `workspace.py`: what their kernels allocate while they run.
 """

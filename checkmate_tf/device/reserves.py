@@ -1,12 +1,14 @@
-"""Berths for batches in the CPU's allocator: free memory of just their sizes, apart from all other.
+"""Batch reserves: free chunks in the CPU's allocator, each just as large as a tensor of a batch, apart from all other.
 
-While a step runs, the input pipeline allocates batches that outlive it. The BFC allocator gives each the smallest free
-chunk that it fits in, and in the middle of a step those are holes between activations: what comes back later finds its
-place cut, and takes a larger one whole. One plan of a U-Net (141 MB predicted, batches of 6 MB, one strict order) took
-177 to 200 MB in six processes, up to 10% apart from step to step; with berths 176 to 190 in five, all steps alike.
+While a step runs, the input pipeline allocates batches that outlive it. The BFC allocator gives each of them the
+smallest free chunk that it fits in. In the middle of a step those are holes between activations. What comes back later
+finds its place cut, and takes a larger chunk whole. One plan of a U-Net (141 MB predicted, batches of 6 MB, one strict
+order) took 177 to 200 MB in six processes, and its steps differed by up to 10%. With reserves it took 176 to 190 MB in
+five processes, and all steps were alike.
 
-A chunk that is exactly as large as a batch is the smallest that it fits in, so the batch goes there; and as its
-neighbours, a few bytes each, are never given back, it never joins other free memory. Nothing is allocated but those.
+A reserve is exactly as large as a tensor of a batch. So it is the smallest chunk that the tensor fits in, and the
+tensor goes there. Its neighbours are walls of a few bytes that are never given back, so a reserve never joins other
+free memory. Only the walls are allocated.
 """
 
 from __future__ import annotations
@@ -29,10 +31,10 @@ _PLUGS = 4096  # most chunks to be taken while looking for a place
 _SHAPES = 16 * _GRAIN  # what operations that allocate need themselves
 _TRIES = 3
 _SMALL = 2**16  # bytes: what is smaller finds room anywhere,
-_SLIPS, _EACH = [_GRAIN << k for k in range(8)], 16  # such as berths of these bytes: or it would go into larger ones
+_SLIPS, _EACH = [_GRAIN << k for k in range(8)], 16  # such as reserves of these bytes: or it would go into larger ones
 
-_walls: list[tf.Tensor] = []  # between berths, for good
-_kept: Counter[tuple[str, int]] = Counter()  # (device, bytes) -> berths
+_walls: list[tf.Tensor] = []  # between reserves, for good
+_kept: Counter[tuple[str, int]] = Counter()  # (device, bytes) -> reserves
 
 
 class _NoPlace(Exception):
@@ -40,7 +42,7 @@ class _NoPlace(Exception):
 
 
 def keep_batch_reserves(device: Device, batch: Sequence[int], batches: int, most_bytes: int) -> None:
-    """See that the allocator has berths for so many batches, those that were made before included.
+    """See that the allocator has reserves for so many batches. Those that were made before count.
 
     Parameters
     ----------
@@ -64,7 +66,7 @@ def keep_batch_reserves(device: Device, batch: Sequence[int], batches: int, most
             break
     else:
         if asked and batches:
-            _log.info("%s has no berths for batches: %d bytes are too few for one", device.name, most_bytes)
+            _log.info("%s has no reserves for batches: %d bytes are too few for one", device.name, most_bytes)
         return
     if not asked or not missing:
         return
@@ -73,26 +75,26 @@ def keep_batch_reserves(device: Device, batch: Sequence[int], batches: int, most
             with tf.init_scope(), tf.device(f"/{device.name}"):
                 _walls.extend(_build(missing))
         except _NoPlace as error:
-            _log.info("%s has no berths for batches: %s", device.name, str(error))  # its frames hold plugs
+            _log.info("%s has no reserves for batches: %s", device.name, str(error))  # its frames hold plugs
         except tf.errors.ResourceExhaustedError as error:
-            _log.info("%s has no room for berths: %s", device.name, str(error.message).splitlines()[0])
+            _log.info("%s has no room for reserves: %s", device.name, str(error.message).splitlines()[0])
             return  # to ask again would only take time
         else:
             _kept.update((device.name, size) for size in missing)
             return
 
 
-def _whole(berths: list[int]) -> int:
-    """Bytes of berths with their walls."""
-    return sum(berths) + (len(berths) + 1) * _GRAIN
+def _whole(reserves: list[int]) -> int:
+    """Bytes of reserves with their walls."""
+    return sum(reserves) + (len(reserves) + 1) * _GRAIN
 
 
-def _build(berths: list[int]) -> list[tf.Tensor]:
-    """Make berths in the smallest free chunk that all fit in; returns their walls.
+def _build(reserves: list[int]) -> list[tf.Tensor]:
+    """Make reserves in the smallest free chunk that all fit in; returns their walls.
 
     Whatever is allocated comes from there once nothing smaller is free, one after the other.
     """
-    room = _whole(berths) + max(berths) + _SHAPES  # a chunk is only divided if it is twice what is asked for
+    room = _whole(reserves) + max(reserves) + _SHAPES  # a chunk is only divided if it is twice what is asked for
     first = _address(_take(room))  # and at once given back
     place, plugs = range(first, first + room), list[tf.Tensor]()
 
@@ -111,7 +113,7 @@ def _build(berths: list[int]) -> list[tf.Tensor]:
         size = _rounded(size // 2)
         take(size)
     walls, held = [take(_GRAIN)], []
-    for size in berths:
+    for size in reserves:
         at = _address(walls[-1]) + _GRAIN
         held.append(take(size, at))
         walls.append(take(_GRAIN, at + size))

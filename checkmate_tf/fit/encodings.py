@@ -4,6 +4,10 @@ The step with every encoding contains the plain one: a schedule that keeps a val
 needed differs from the plain step by the encoding's own cost alone. So one schedule of that step, compared with one of
 the plain step, tells which encodings pay: those whose value is gone when the code is read. The others are taken back,
 and what remains is solved again.
+
+`strategies.monet.choose_operators` makes the same kind of choice in a graph that lists the ways of each operator. That
+serves layer graphs. Here each choice is another traced step: which operations merge into a node, and what its kernels
+take, is known only when it is built. So steps are built and compared.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ whole that is 1e-6 away. So a limit that must hold is tightened before a program
 true is loosened after. All of these are relative.
 """
 
-__all__ = ["BOUND_ERROR", "CLOSED", "EXACT", "FEASIBLE", "MARGIN"]
+__all__ = ["BOUND_ERROR", "EXACT", "FEASIBLE", "MARGIN"]
 
 FEASIBLE = 1e-6
 """What a solver may be off in a row or a bound of a variable."""
@@ -15,9 +15,6 @@ BOUND_ERROR = 2 * FEASIBLE
 
 MARGIN = 4 * FEASIBLE
 """Of a budget or a cost limit, left free in a program so that its points keep the true one: above both of the two."""
-
-CLOSED = 1e-5
-"""A gap, of the cost, that `BOUND_ERROR` can leave open between an optimum and its bound: it counts as none."""
 
 EXACT = 1e-9
 """A gap that is rounding of the last sums, and no solver's tolerance. What is closed to this is proved as it stands."""

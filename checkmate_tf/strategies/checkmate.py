@@ -17,10 +17,10 @@ from contextlib import ExitStack
 
 import numpy as np
 
+from ..evaluator import CLOSED_GAP
 from ..graph import BACKWARD, Graph
 from ..plan import evaluate, plan_from_sequence
 from ..schedule import Schedule
-from ..solvers.tolerances import CLOSED
 from .moccasin.cpsat_process import IntervalsProcess
 from .moccasin.moccasin import improve
 from .options import SolveOptions
@@ -112,7 +112,9 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
                     break
                 quiet = options.settle and (not process.running or (now > _QUIET and raised < 0.5 * now))
                 quiet = quiet and (improver is None or not improver.running or now > _QUIET)
-                if best is not None and (gap <= max(options.gap, CLOSED) or (quiet and _stalled(history, now, graph))):
+                if best is not None and (
+                    gap <= max(options.gap, CLOSED_GAP) or (quiet and _stalled(history, now, graph))
+                ):
                     break
         except KeyboardInterrupt:
             if best is None:
@@ -125,7 +127,7 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
         cost = evaluate(graph, plan_from_sequence(graph, best)).cost
     lower = min(lower, cost)
     seconds = time.perf_counter() - begun
-    status = "optimal" if cost - lower <= CLOSED * cost else "feasible"
+    status = "optimal" if cost - lower <= CLOSED_GAP * cost else "feasible"
     log.info("cost %.6g, lower bound %.6g, %s after %.1f s", cost, lower, status, seconds)
     return Schedule(
         graph, best, strategy="checkmate", solver="eviction search; GLOP, HiGHS" + (", CP-SAT" if improver else ""),

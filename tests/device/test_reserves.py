@@ -1,4 +1,4 @@
-"""Berths for batches in the CPU's allocator."""
+"""Batch reserves in the CPU's allocator."""
 
 import ast
 import random
@@ -36,12 +36,12 @@ def address(tensor):
     return reserves._address(tensor)
 
 
-def in_berth(tensor):
+def in_reserve(tensor):
     """Whether it begins where a wall ends."""
     return address(tensor) - 256 in {address(wall) for wall in reserves._walls}
 
 
-def test_batches_lie_in_berths_and_nothing_else_is_cut_for_them():
+def test_batches_lie_in_reserves_and_nothing_else_is_cut_for_them():
     """A hole between two tensors stays whole for what comes back to it."""
     device = find_device()
     keep_batch_reserves(device, [X, Y, 8], 3, 10**8)
@@ -49,14 +49,14 @@ def test_batches_lie_in_berths_and_nothing_else_is_cut_for_them():
     hole = address(middle)
     del middle
     batches = [(taken(X), taken(Y)) for _ in range(3)]
-    assert all(in_berth(x) and in_berth(y) for x, y in batches)
+    assert all(in_reserve(x) and in_reserve(y) for x, y in batches)
     again = taken(3 * X)
     assert address(again) == hole
-    assert not in_berth(taken(X))  # all are full
+    assert not in_reserve(taken(X))  # all are full
     del left, right
 
 
-def test_berths_are_found_in_whatever_state_memory_is():
+def test_reserves_are_found_in_whatever_state_memory_is():
     rng, device, live = random.Random(0), find_device(), []
     for _ in range(25):
         for _ in range(60):
@@ -70,11 +70,11 @@ def test_berths_are_found_in_whatever_state_memory_is():
         keep_batch_reserves(device, batch, 3, 10**8)
         assert kept() == 6
         inside = [taken(size) for size in batch * 3]
-        assert all(in_berth(t) for t in inside)
+        assert all(in_reserve(t) for t in inside)
         del inside
 
 
-def test_berths_cost_no_more_than_their_walls():
+def test_reserves_cost_no_more_than_their_walls():
     device = find_device()
     before = device.current_bytes()
     keep_batch_reserves(device, [X, Y], 4, 10**8)
@@ -82,7 +82,7 @@ def test_berths_cost_no_more_than_their_walls():
     assert 0 < device.current_bytes() - before <= 256 * (len(reserves._walls) + 8)
 
 
-def test_berths_are_made_once_and_more_when_more_are_asked_for():
+def test_reserves_are_made_once_and_more_when_more_are_asked_for():
     device = find_device()
     keep_batch_reserves(device, [X], 2, 10**8)
     keep_batch_reserves(device, [X], 2, 10**8)
@@ -90,7 +90,7 @@ def test_berths_are_made_once_and_more_when_more_are_asked_for():
     keep_batch_reserves(device, [X, X], 2, 10**8)
     assert kept() == 4
     batches = [taken(X) for _ in range(4)]
-    assert all(in_berth(x) for x in batches)
+    assert all(in_reserve(x) for x in batches)
 
 
 def test_there_are_no_more_than_there_is_room_for():

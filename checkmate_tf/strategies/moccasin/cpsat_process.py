@@ -81,7 +81,7 @@ class IntervalsProcess(JsonProcess):
 
 def main(path: str) -> None:
     """Solve both phases and tell."""
-    from .moccasin import two_phases
+    from .phases import two_phases
 
     with np.load(path, allow_pickle=False) as file:
         fields = {key: file[key] for key in file.files}

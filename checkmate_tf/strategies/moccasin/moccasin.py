@@ -36,10 +36,9 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 
@@ -52,12 +51,11 @@ from ..orders import legalise
 from ..search.minimum_budget import infeasible, proven_minimum
 from .cpsat_process import IntervalsProcess
 
-__all__ = ["improve", "moccasin", "moccasin_free", "two_phases"]
+__all__ = ["improve", "moccasin", "moccasin_free"]
 
 log = logging.getLogger(__name__)
 
 _TICK = 0.5  # seconds
-_PAUSE = 0.2  # seconds between two reports of a bound
 _GRACE = 5.0  # seconds past the time limit until the process is ended
 _LEAST = 5.0  # seconds to look for the least peak, for the error message
 
@@ -120,69 +118,6 @@ def improve(
         graph, budget_bytes, copies.tolist(), free=False, time_limit=time_limit, gap=options.gap, workers=workers,
         seed=options.seed, memory_limit=options.memory_limit, start=sequence,
     )  # fmt: skip
-
-
-def two_phases(
-    graph: Graph,
-    budget_bytes: int,
-    copies: Sequence[int],
-    *,
-    free: bool,
-    until: float,
-    gap: float,
-    workers: int,
-    seed: int,
-    start: Sequence[int],
-    tell: Callable[..., None],
-) -> None:
-    """Phase 1, and phase 2 if that found a schedule that fits (section 2.4). Not in a process that has TensorFlow.
-
-    Parameters
-    ----------
-    copies : (n,) int
-    until : float
-        When to stop, as `time.time` counts.
-    start : sequence of int
-        A schedule that fits: phase 1 is left out then.
-    tell : callable
-        Hears of what `strategies.moccasin.cpsat_process.IntervalsProcess` promises, as keywords.
-    """
-    from ortools.sat.python import cp_model
-
-    from .retention import Retention
-
-    sequence = list(start) or list(range(len(graph)))
-    for phase in (2,) if start else (1, 2):
-        program = Retention(graph, budget_bytes, copies, free=free, phase=phase)
-        program.hint(sequence)
-        told = 0.0
-
-        class Told(cp_model.CpSolverSolutionCallback):
-            def on_solution_callback(self, program: Any = program, phase: int = phase) -> None:
-                nonlocal sequence
-                sequence = program.sequence(self.value)
-                tell(phase=phase, sequence=sequence)
-
-        def bounded(value: float, program: Any = program) -> None:
-            nonlocal told
-            if time.monotonic() - told > _PAUSE:
-                told = time.monotonic()
-                tell(phase=2, bound=program.cost(value))
-
-        solver = cp_model.CpSolver()
-        solver.parameters.max_time_in_seconds = max(0.1, until - time.time())
-        solver.parameters.num_workers = workers
-        solver.parameters.random_seed = seed
-        if phase == 2:
-            solver.parameters.relative_gap_limit = gap
-            solver.best_bound_callback = bounded
-        status: Any = solver.solve(program.model, Told())
-        found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-        if phase == 1 and (not found or round(solver.objective_value) > program.capacity):
-            return
-        if phase == 2:
-            proved = found and solver.best_objective_bound >= solver.objective_value - 0.5
-            tell(phase=2, bound=program.cost(solver.best_objective_bound), proved=bool(proved))
 
 
 def _moccasin(name: str, graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:

@@ -124,7 +124,7 @@ class Emission:
             self.current[internal.op] = [graph.capture_call_time_value(lambda ask=ask: ask()[0], spec)]
 
     def run(self, plan: Plan, waits: Sequence[int]) -> None:
-        """Emit all computations; each waits for as many of the first ones as `waits` says."""
+        """Emit all computations. Computation j waits for the first `waits[j]` of them."""
         awaited, computed = set(waits) - {0}, set[int]()
         for position, node in enumerate(plan.sequence):
             if position in awaited:

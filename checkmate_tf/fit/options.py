@@ -21,7 +21,7 @@ Progress = Callable[[str, float, float, str], None]
 
 
 class Planning(TypedDict, total=False):
-    """What `compile` and `gradient_function` may be told of planning: their keywords, with what `PlanOptions` takes."""
+    """The keywords of `compile` and `gradient_function` that are about planning, with the types of `PlanOptions`."""
 
     strategy: str
     costs: CostSpec
@@ -75,7 +75,7 @@ class PlanOptions:
     StrategyError, CostError
         If there is no strategy, or no cost model, of that name.
     OperatorsError
-        If `operators` is unknown, or asks for a choice where the schedule is given.
+        If `operators` is unknown, or is "choose" while a schedule is given.
     BatchSizeError
         If `prefetch` is not a whole number of batches.
     """
@@ -120,7 +120,9 @@ class PlanOptions:
 
 
 def options_of(budget: object, planning: Planning) -> tuple[PlanOptions, bool | Progress]:
-    """A budget and the keywords of `Planning` as options, and what was said of progress, which bars may show.
+    """Make options of a budget and the keywords of `Planning`.
+
+    Also returns what was said of progress: True asks for bars, which are not made here.
 
     Raises
     ------
@@ -141,7 +143,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def takes_planning(function: F) -> F:
-    """Show the keywords of `Planning`, with their defaults, in the signature of a function that takes them as one."""
+    """Decorate a function that takes `Planning` as keywords: its signature then shows each, with its default."""
     signature = inspect.signature(function)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     defaults = {f.name: f.default for f in fields(PlanOptions)} | {"progress": True}

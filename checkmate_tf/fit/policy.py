@@ -15,7 +15,7 @@ __all__ = ["POLICY", "FitPolicy", "Limits"]
 
 @dataclass(frozen=True)
 class FitPolicy:
-    """Shares, counts and seconds, and why.
+    """Shares, counts and seconds, and why. Each entry begins with what its share is of, or what it multiplies.
 
     Attributes
     ----------

@@ -398,7 +398,7 @@ def _end(state: State) -> Action:
     least = int((_least_sure(state) or limits.budget_bytes) / state.policy.sure) + 1
     hard, what = "", "the budget to that"
     if limits.limited:
-        hard = f", and that is too near its limit of {format_bytes(limits.device_bytes)}, some of which it loses to pieces"
+        hard = f", too near its limit of {format_bytes(limits.device_bytes)}, some of which it loses to pieces"
         what = "the limit"
     return Refuse(
         InfeasibleBudgetError(

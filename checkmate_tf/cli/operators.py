@@ -72,7 +72,7 @@ def run_operators(command: OperatorsCommand) -> None:
     budget_bytes = budget_in_bytes(command.budget, plain)
     options = SolveOptions(
         time_limit=command.time_limit,
-        gap=command.gap / (1 + command.gap),  # of the cost, where the command line's is of the bound
+        gap=command.gap / (1 + command.gap),  # a share of the cost; on the command line it is one of the bound
         seed=command.seed,
         solver=command.solver,
         progress=_tell if sys.stderr.isatty() else None,
@@ -91,7 +91,7 @@ def _chosen(operators: OperatorGraph, budget_bytes: int, command: OperatorsComma
     Raises
     ------
     InfeasibleBudgetError
-        Of Gist, too, which knows of no budget: if what its rule gives does not fit.
+        If nothing fits. Gist knows of no budget, so it raises if what its rule gives does not fit.
     """
     from ..operators import Chosen
     from ..strategies import solve

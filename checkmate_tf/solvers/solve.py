@@ -1,7 +1,7 @@
 """One interface to all solvers: `solve_milp`. Every solve is in a process of its own.
 
-OR-Tools crashes in a process that has TensorFlow loaded; and only a process can be given a limit of memory, or be ended
-at a limit of time, without its caller.
+OR-Tools crashes in a process that has loaded TensorFlow. Also, only a process can be given a limit of memory, or be
+ended when its time is over, without harm to its caller.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SOLVERS: dict[str, tuple[str, bool, bool]] = {
     "glop": ("ortools", False, True),
     "pdlp": ("ortools", False, True),
 }
-"""For each solver: the package that has it, and whether it serves integer and linear programs."""
+"""For each solver: its package, whether it solves integer programs, and whether it solves linear programs."""
 
 _GRACE = 2.0  # seconds past the time limit until a solver is ended
 _LARGE = 200_000  # terms from which the first-order PDLP beats simplex
@@ -147,7 +147,7 @@ class _Answer:
     def run(
         self, time_limit: float, gap: float, memory_limit: int | None, progress: SolverProgress | None
     ) -> str | None:
-        """Solve; why the solver cannot, if so."""
+        """Solve. Returns None, or the reason if the solver cannot solve this program."""
         begun = time.perf_counter()
         with JsonProcess(f"{__package__}.worker", self._arrays(time_limit, gap, memory_limit)) as process:
             try:

@@ -13,7 +13,7 @@ from ...units import format_bytes
 __all__ = ["MOST_BATCH", "cost_limit", "one_sample", "samples", "scaled", "too_small"]
 
 MOST_BATCH = 10**9
-"""The largest batch that is told; samples of no bytes fit in any number."""
+"""The largest batch that is ever given as an answer: samples of no bytes fit in any number."""
 
 
 def cost_limit(graph: Graph, max_overhead: float | str) -> float:
@@ -51,7 +51,7 @@ def scaled(graph: Graph, batch_size: int, fixed_bytes: int) -> Graph:
 
 
 def one_sample(graph: Graph, fixed_bytes: int | None) -> tuple[Graph, int]:
-    """What grows with the batch, for one sample, as a graph whose constants all grow; and what does not grow, in bytes.
+    """Split the graph of one sample: what grows with the batch, as a graph, and the bytes of what does not grow.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """The bound in a process of its own: `python -m checkmate_tf.strategies.programs.bound_process GRAPH.npz`.
 
-A solver that crashes, hangs or is killed then costs only the bound, and it has a core of its own. The graph comes as an
-NPZ file of plain arrays (no pickle); each better bound goes to standard output as one line of JSON.
+So a solver that crashes, hangs or is killed costs only the bound, and it has a core of its own. The graph comes as an
+NPZ file of plain arrays (no pickle). Each better bound goes to standard output as one line of JSON.
 """
 
 from __future__ import annotations

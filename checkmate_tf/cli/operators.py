@@ -183,6 +183,6 @@ def _check(command: OperatorsCommand) -> None:
     if command.sparsity is not None and not 0 <= command.sparsity <= 1:
         raise BadInput(f"--sparsity {command.sparsity} is no share of zeros: give a number from 0 to 1")
     if command.bits not in (None, *_BITS):
-        raise BadInput(f"--bits {command.bits} is none that Gist has: choose one of {', '.join(map(str, _BITS))}")
+        raise BadInput(f"--bits {command.bits} is not a size that Gist has: choose one of {', '.join(map(str, _BITS))}")
     if command.bits is not None and command.method in ("choose", "monet") and not command.inexact:
         raise BadInput("--bits changes the gradients: add --inexact, or --method gist")

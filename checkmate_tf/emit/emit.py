@@ -263,7 +263,7 @@ class Emission:
                 return []
             kind = self.program.classes.get(op, SOURCE)
             if kind not in (SOURCE, SHAPE, VIEW):
-                raise PlanError(f"{op.name} must run before what waits for it")
+                raise PlanError(f"{op.name} has not run, but another operation waits for it")
             if kind == VIEW:
                 self.tensor(op.outputs[0])
             else:

@@ -105,7 +105,8 @@ class PlanOptions:
             raise OperatorsError(f'operators={self.operators!r} is unknown: use "default" or "choose"')
         if self.operators == "choose" and self.schedule is not None:
             raise OperatorsError(
-                'a saved schedule is one of the plain step: operators="choose" does not go with schedule='
+                'a saved schedule is one of the plain step: operators="choose" does not go with schedule=; '
+                "leave one of them out"
             )
         prefetch = self.prefetch
         if prefetch is not None and (isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0):

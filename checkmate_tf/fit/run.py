@@ -197,7 +197,7 @@ def measure(job: Job, plan: Plan, order: Order, most_bytes: int | None) -> Peak 
         if xla and isinstance(error, (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)):
             what = f"XLA cannot compile the step of {program.graph.name!r}"
             raise JitCompileError(f"{what} ({why}): compile the model with jit_compile=False") from error
-        raise NotMeasurable(f"the step fails on made-up data, and compile was given none (data=): {why}") from error
+        raise NotMeasurable(f"the step fails on made-up data ({why}): give compile a batch with data=") from error
     del step
     gc.collect()  # functions lie in cycles, and hold batches
     if peak is None:

@@ -322,7 +322,7 @@ class Controller:
         tried, budget = planned.report.replanned, planned.report.budget_bytes
         if tried >= POLICY.plans_again:
             raise InfeasibleBudgetError(
-                f"{tried} plans were made anew for what else is on the device, and none keeps the budget of "
+                f"the plan was made anew {tried} times for what else is on the device, and never kept the budget of "
                 f"{format_bytes(budget)} while training; raise it to {format_bytes(peak)} or lower the batch size",
                 budget,
                 peak,

@@ -218,8 +218,8 @@ def _check_licence(graph: Graph) -> None:
     found = licence_details()
     if found["licence"] == "none":
         raise StrategyError(
-            f'the quadratic form needs Gurobi ({found["detail"]}); use the linear form (form="linear"), of the same '
-            "optimum"
+            f'the quadratic form needs Gurobi ({found["detail"]}); use the linear form (form="linear"), which has '
+            "the same optimum"
         )
     if found["licence"] != "full" and variables > QUADRATIC_LIMIT:
         raise StrategyError(

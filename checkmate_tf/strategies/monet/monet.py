@@ -165,9 +165,9 @@ def _infeasible(graph: Graph, budget_bytes: int, solution: Solution, options: So
     known = minimum_budget(graph, options.time_limit, options.seed)[1]
     asked, least = format_bytes(budget_bytes), format_bytes(known)
     why = (
-        "MONeT's program, which bounds memory from above, has no solution"
+        "MONeT's program, which counts more memory than is needed, has no solution"
         if solution.status == "infeasible"
-        else f"{solution.solver} found no schedule ({solution.detail or 'in time'}), though none is ruled out"
+        else f"{solution.solver} found no schedule ({solution.detail or 'in time'}), though one may exist"
     )
     return InfeasibleBudgetError(
         f'budget {asked} is too small: {why}; strategy="checkmate" has a schedule for {least} in the default ways; '

@@ -142,9 +142,9 @@ def _infeasible(graph: Graph, budget_bytes: int, known_bytes: int, solution: Sol
     asked, known = format_bytes(budget_bytes), format_bytes(known_bytes)
     proven = solution.status == "infeasible"
     why = (
-        "problem (9) has no solution (proven), whatever is computed again once a stage"
+        "no schedule that computes a node at most once in a stage fits it (proven)"
         if proven
-        else f"{solution.solver} found no schedule ({solution.detail or 'in time'}), though none is ruled out"
+        else f"{solution.solver} found no schedule ({solution.detail or 'in time'}), though one may exist"
     )
     return InfeasibleBudgetError(
         f"budget {asked} is too small: {why}; the least budget with a known schedule is {known}; raise the budget to "

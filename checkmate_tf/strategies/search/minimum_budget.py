@@ -138,7 +138,7 @@ def infeasible(
     why = (
         "no schedule of this model fits it (proven)"
         if relaxation
-        else "no schedule was found for it, though none is ruled out"
+        else "no schedule was found for it, though one may exist"
     )
     message = (
         f"budget {asked} is too small: {why}; the least budget with a known schedule is {found}; raise the budget "

@@ -1,4 +1,4 @@
-"""Batch reserves: free chunks in the CPU's allocator, each just as large as a tensor of a batch, apart from all other.
+"""Batch reserves: free chunks of the CPU's allocator that are kept for tensors of batches, each of just their size.
 
 While a step runs, the input pipeline allocates batches that outlive it. The BFC allocator gives each of them the
 smallest free chunk that it fits in. In the middle of a step those are holes between activations. What comes back later

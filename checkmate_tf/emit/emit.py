@@ -72,7 +72,7 @@ def emit(
     plan : Plan
         For `program.graph`.
     order : Order
-        Whether computations keep the plan's order, or may come in any that needs no more than so many bytes.
+        `Strict`: computations keep the plan's order. `Within`: any order that needs no more than its bytes.
     inputs : sequence of tf.Tensor
         The batch, flattened as the traced step's inputs.
     checks : sequence of tf.Operation

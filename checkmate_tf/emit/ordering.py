@@ -35,7 +35,7 @@ class Strict:
 
 @dataclass(frozen=True)
 class Within:
-    """Computations come in any order that needs no more than so much memory.
+    """Computations come in any order that needs no more memory than `bytes`.
 
     Attributes
     ----------

@@ -42,7 +42,7 @@ def data_spec(model: keras.Model, batch_size: int | None, input_spec: Any, data:
     BatchSizeError
         If none of the three tells the batch size, or they disagree.
     ModelError
-        If the model's data cannot be told from the model alone.
+        If the model does not tell what its data looks like.
     """
     if batch_size is not None and (isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1):
         raise BatchSizeError(f"batch_size={batch_size!r} is not a positive whole number")
@@ -64,7 +64,7 @@ def data_spec(model: keras.Model, batch_size: int | None, input_spec: Any, data:
 
 
 def spec_of_tensors(data: Any) -> Any:
-    """Specs of a batch of tensors, None where there is none, the batch dimension open.
+    """Specs of a batch of tensors. Their batch dimension is open; None stays None.
 
     Raises
     ------

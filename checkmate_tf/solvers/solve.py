@@ -87,7 +87,7 @@ def solve_milp(
     Raises
     ------
     StrategyError
-        If the solver does not exist, is not installed or licensed, or does not serve this kind of program.
+        If the solver does not exist, is not installed or licensed, or does not solve this kind of program.
     KeyboardInterrupt
         On Ctrl-C with nothing to return.
     """

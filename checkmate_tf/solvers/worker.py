@@ -102,7 +102,7 @@ def _solve(
 
 
 def main(path: str) -> None:
-    """Solve; failures are told, too."""
+    """Solve, and tell the parent of failures, too."""
     keep_output()
     try:
         run(Path(path))

@@ -39,7 +39,7 @@ class StrategyFunction(Protocol):
         InfeasibleBudgetError
             If no schedule fits the budget, or none was found.
         StrategyError
-            If the strategy does not serve this graph, or a solver that it needs is missing.
+            If the strategy cannot schedule this graph, or a solver that it needs is missing.
         """
 
 

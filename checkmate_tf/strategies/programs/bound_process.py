@@ -29,7 +29,7 @@ class BoundProcess(JsonProcess):
     time_limit : float
         Seconds.
     memory_limit : int, optional
-        Bytes of address space that the process may have; beyond, it ends with what it has told.
+        Bytes of address space that the process may have. If it needs more it ends; what it told so far counts.
     max_cost : float, optional
         Bound the peak of schedules that cost no more than this, instead of the cost of those that fit the budget.
 

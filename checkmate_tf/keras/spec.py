@@ -55,10 +55,11 @@ def data_spec(model: keras.Model, batch_size: int | None, input_spec: Any, data:
     else:
         raise BatchSizeError(f"no batch size: memory cannot be planned without one; {_ASK}")
     if batch_size is None and found is None:
-        raise BatchSizeError(f"the given data does not tell the batch size; {_ASK}")
+        raise BatchSizeError(f"the batch dimension of the given data is open, so the batch size is unknown; {_ASK}")
     if batch_size is not None and found is not None and found > batch_size:
         raise BatchSizeError(
-            f"the given data has batches of {found}, but batch_size is {batch_size}: give a larger batch_size, or none"
+            f"the given data has batches of {found}, batch_size is {batch_size}: they must agree; leave batch_size out, or "
+            "give a larger one"
         )
     return open_batch(spec), batch_size or int(found or 0)
 

@@ -58,8 +58,8 @@ def data_spec(model: keras.Model, batch_size: int | None, input_spec: Any, data:
         raise BatchSizeError(f"the batch dimension of the given data is open, so the batch size is unknown; {_ASK}")
     if batch_size is not None and found is not None and found > batch_size:
         raise BatchSizeError(
-            f"the given data has batches of {found}, batch_size is {batch_size}: they must agree; leave batch_size out, or "
-            "give a larger one"
+            f"the given data has batches of {found}, batch_size is {batch_size}: they must agree; leave batch_size "
+            "out, or give a larger one"
         )
     return open_batch(spec), batch_size or int(found or 0)
 

@@ -23,13 +23,13 @@ class InfeasibleBudgetError(CheckmateError):
     Attributes
     ----------
     budget_bytes : int
-        What was asked.
+        The budget that was asked for.
     minimum_bytes : int
         The least budget for which a schedule is known to exist.
     proven : bool
-        True if `budget_bytes` is provably too small (below the working set of one operation, or by the relaxation).
+        True if `budget_bytes` is provably too small: below the working set of one operation, or by the relaxation.
     sequence : sequence of int or None
-        The nodes of a schedule for `minimum_bytes` in the order of their computations, where one is at hand.
+        A schedule for `minimum_bytes`, if one is at hand: its nodes in the order of their computations.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class TraceError(CheckmateError):
 
 
 class CostError(CheckmateError):
-    """Costs that are missing, negative or not a number."""
+    """Costs that cannot be had, or are missing, negative or not a number."""
 
 
 class JitCompileError(CheckmateError):
-    """The model asks for XLA, which removes recomputation."""
+    """The model has `jit_compile=True`, but XLA cannot compile its planned step."""
 
 
 class OperatorsError(CheckmateError, ValueError):

@@ -15,8 +15,8 @@ from .statements import ALLOCATE, COMPUTE, DEALLOCATE, Statement
 __all__ = ["CLOSED_GAP", "COST_TOLERANCE", "Evaluation", "evaluate", "workspaces"]
 
 COST_TOLERANCE = 1e-6
-"""Two costs that differ by less, relatively, are the same. Whoever adds up the same costs in another order, or writes
-them with fewer digits, gets a slightly different sum."""
+"""Two costs that differ by less than this share are the same. Adding up the same costs in another order, or writing
+them with fewer digits, gives a slightly different sum."""
 
 CLOSED_GAP = 1e-5
 """A schedule is optimal if its cost is above what is proved by no more than this share of it. Solvers' tolerances leave

@@ -20,6 +20,8 @@ FORWARD, LOSS, BACKWARD = 0, 1, 2
 class Graph:
     """Nodes in the order in which they are first computed, each with a cost and the bytes of its value.
 
+    Stage t ends with the first computation of node t. Before that, it may compute earlier nodes again.
+
     Parameters
     ----------
     name : str
@@ -27,28 +29,28 @@ class Graph:
     kinds : (n,) int
         `FORWARD`, `LOSS` or `BACKWARD`.
     costs : (n,) float
-        C_i, in `cost_unit`; finite and not negative.
+        C_i, what computing node i costs, in `cost_unit`; finite and not negative.
     sizes : (n,) int
         M_i, bytes of the value of node i.
     inputs : sequence of n sequences of int
         Indices of the values that node i reads, each below i. Duplicates are dropped.
     constant_bytes : int
-        Resident throughout: inputs, parameters, optimizer slots.
+        Bytes that are always in memory: inputs, parameters, optimizer slots.
     workspace : (n,) int, optional
         Bytes held only while node i is computed, beyond its inputs and its value. Negative where it computes into the
         memory of inputs that nobody else reads (at least -M_i). Default 0.
     held : (n,) int, optional
-        What to add to the workspace of node i if an input that nobody else reads outlives the computation, so that its
-        memory cannot be taken over. Default 0.
+        Added to the workspace of node i if an input that nobody else reads stays in memory after the computation: then
+        its memory cannot be taken over. Default 0.
     recompute_until : (n,) int, optional
-        Node i may be computed again in stages t < recompute_until[i] (0-based); 0 for a node that has effects, which
-        runs once and in order with the others. Default n: Checkmate's own assumption, every node at any time.
+        Node i may be computed again in stages t < recompute_until[i] (0-based). A node that has effects has 0: it runs
+        once, and in order with the others. Default n, as Checkmate assumes: every node may be computed at any time.
     cost_unit : str
 
     Raises
     ------
     GraphError
-        If lengths differ, an input is not below its node, or a size is negative.
+        If lengths differ, a node reads one that is not before it, or a size is negative.
     CostError
         If a cost is negative or not finite.
     """
@@ -112,7 +114,7 @@ class Graph:
 
     @cached_property
     def working_set(self) -> NDArray[np.int64]:
-        """(n,) bytes that computing node t needs at least (W_t): value, workspace, inputs; constants left out."""
+        """(n,) bytes that computing node t needs at least (W_t): its value, workspace and inputs, but no constants."""
         needs = self.sizes + self.workspace
         for t, row in enumerate(self.inputs):
             needs[t] += sum(int(self.sizes[i]) for i in row)

@@ -86,9 +86,9 @@ class ChosenGraph:
     graph : Graph
         m nodes, in the order of the operator graph.
     nodes : (m,) int
-        The node of the operator graph that each is.
+        For each node of `graph`, its index in the operator graph.
     choice : dict
-        From nodes of the operator graph to the index of their way, where that is not the default (0).
+        For nodes of the operator graph that are not computed in their default way (0): the index of their way.
     """
 
     graph: Graph
@@ -103,9 +103,9 @@ class OperatorGraph:
     Parameters
     ----------
     graph : Graph
-        All nodes, encodings too. Its inputs, costs and workspaces are each node's own way, "default".
+        All nodes, encodings too. Its inputs, costs and workspaces are those of each node's own way, "default".
     implementations : mapping of int to sequence of Implementation
-        By node, the ways beyond its own.
+        For a node, the ways that it has besides its own.
     encodings : frozenset of int
         Nodes that are computed only if a computed node reads them in its chosen way.
 
@@ -154,9 +154,10 @@ class OperatorGraph:
 
     @cached_property
     def optional(self) -> frozenset[int]:
-        """Nodes that some choice leaves out: encodings, and what is read only by nodes that can do without.
+        """Nodes that some choice leaves out: encodings, and nodes that every reader can do without.
 
-        A sink that is no encoding is an output, and a node that may not be computed again has effects: neither is here.
+        A node that nobody reads and that is no encoding is an output. A node that may not be computed again has
+        effects. Neither is left out.
         """
         found: set[int] = set()
         readers: list[set[int]] = [set() for _ in range(len(self))]
@@ -176,13 +177,13 @@ class OperatorGraph:
         Parameters
         ----------
         choice : mapping of int to int
-            From nodes to the index of their way in `ways`; the graph's own (0) for those that are not in it.
+            From nodes to the index of their way in `ways`. Nodes that are not in it are computed in their own way (0).
 
         Returns
         -------
         ChosenGraph
-            Encodings that nobody reads are left out; so is any other node that has lost its readers, unless it was an
-            output or has effects. Its choice tells of no node that is left out.
+            Encodings that nobody reads are left out. So is any other node that has lost its readers, unless it was an
+            output or has effects. The choice of the result says nothing of nodes that are left out.
 
         Raises
         ------
@@ -191,8 +192,8 @@ class OperatorGraph:
 
         Notes
         -----
-        A workspace below 0 stands where the node is the only reader of one of its inputs of at least that size. Where a
-        choice gives all of these inputs other readers, nothing is computed into their memory.
+        A workspace below 0 is kept as long as the node is the only reader of some input of at least that size. If a
+        choice gives all these inputs other readers, nothing can be computed into their memory.
         """
         chosen = {int(i): int(way) for i, way in (choice or {}).items() if way}
         for i, way in chosen.items():
@@ -219,7 +220,7 @@ class OperatorGraph:
         return ChosenGraph(graph, nodes, {i: way for i, way in sorted(chosen.items()) if kept[i]})
 
     def exact(self) -> OperatorGraph:
-        """Without the ways that do not give the same bits (`Implementation.error`)."""
+        """The same without the ways whose values have other bits (`Implementation.error`)."""
         ways = {i: [way for way in given if not way.error] for i, given in self.implementations.items()}
         return OperatorGraph(self.graph, ways, self.encodings)
 
@@ -284,20 +285,20 @@ class OperatorGraph:
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """A choice of implementations and a schedule.
+    """A choice of implementations, and a schedule for it.
 
     Attributes
     ----------
     schedule : Schedule
-        Of `chosen.graph`. Its own overhead is told against computing that graph once.
+        For `chosen.graph`. Its own `overhead` is over computing that graph once.
     chosen : ChosenGraph
     base_cost : float
         Cost of computing everything once in the default ways, in the graph's unit.
     status : str
-        "optimal" if the optimum of what was solved was proved, else "feasible".
+        "optimal" if what was solved is proved to be the optimum, else "feasible".
     bound : float
         Proven least cost of what was solved, in the graph's unit; minus infinity if nothing was proved. Each function
-        that gives a `Chosen` says what it is a bound of.
+        that gives a `Chosen` says what the bound is for.
     """
 
     schedule: Schedule
@@ -308,5 +309,5 @@ class Chosen:
 
     @property
     def overhead(self) -> float:
-        """Cost over that of the default ways without recomputation, minus 1; below 0 where a choice is cheaper."""
+        """Cost over that of the default ways without recomputation, minus 1. It is below 0 if a choice is cheaper."""
         return self.schedule.cost / self.base_cost - 1 if self.base_cost else 0.0

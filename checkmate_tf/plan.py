@@ -1,6 +1,6 @@
-"""Execution plans (Checkmate, section 4.7): statements in their order, made from an order of computation.
+"""Execution plans (Checkmate, section 4.7): statements in order, made from an order of computation.
 
-What statements are is told in `statements.py`; `evaluator.py` measures them. Both can be imported from here, too.
+`statements.py` says what statements are, `evaluator.py` measures them. Both can be imported from here, too.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Plan:
         return [s.node for s in self.statements if s.op == COMPUTE]
 
     def save(self, path: str | os.PathLike[str], graph: Graph) -> None:
-        """Write the plan of a graph to a readable JSON file, as `Schedule.save` does: as its order of computation.
+        """Write the plan to a readable JSON file, as `Schedule.save` does. The file holds its order of computation.
 
         Raises
         ------
@@ -61,7 +61,7 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], graph: Graph) -> Plan:
-        """The plan in a file of `save` or `Schedule.save`, each value freed as early as it can be.
+        """Read the plan in a file that `save` or `Schedule.save` wrote. Each value is freed as early as it can be.
 
         Raises
         ------

@@ -32,23 +32,25 @@ class Schedule:
     ----------
     graph : Graph
     sequence : sequence of int
-        Nodes in the order of their computations. A value is kept until its last reader before it is computed again.
+        Nodes in the order of their computations. A computed value is kept until its last reader, or until the last one
+        before the node is computed again.
     strategy, solver, status : str
-        Who made it; status is "optimal" (gap closed) or "feasible".
+        The strategy and the solver that made it. The status is "optimal" (the gap is closed) or "feasible".
     budget_bytes : int or None
-        What was asked, constants included.
+        The budget that was asked for, constants included.
     lower_bound : float
         Proven least cost under the budget, in the graph's cost unit; 0 if nothing was proved.
     seconds : float
-        Time taken to find and prove it.
+        Seconds that it took to find the schedule and to prove the bound.
     origin : str
         Where it was read from: a file's name, or "the cache"; empty if it was made here.
 
     Notes
     -----
-    Most schedules are frontier-advancing (`frontier_advancing`): first computations come in the order of the graph, and
-    stage t ends with that of node t. Such a schedule has matrices R and S. Systems that choose their own order, or
-    compute a node more than once a stage, have none, but the same plans.
+    Most schedules are frontier-advancing (`frontier_advancing`): first computations come in the order of the graph.
+    Stage t of such a schedule ends with the first computation of node t, and no node is computed twice in a stage. Its
+    matrices R and S say what each stage computes and what it keeps. Other schedules choose their own order, or compute
+    a node more than once in a stage. They have no R and S, but plans like all others.
     """
 
     graph: Graph
@@ -71,17 +73,17 @@ class Schedule:
 
     @classmethod
     def from_matrices(cls, graph: Graph, R: NDArray[np.bool_], S: NDArray[np.bool_], **fields: Any) -> Schedule:
-        """The schedule of R and S, whose stages compute nodes in the order of the graph.
+        """Make a schedule from R and S. Each stage computes its nodes in the order of the graph.
 
         Parameters
         ----------
         R : (n, n) bool
             R[t, i]: node i is computed in stage t. Lower triangular with ones on the diagonal (8a-8c).
         S : (n, n) bool
-            S[t, i]: the value of i is kept from stage t - 1 into stage t. Strictly lower triangular. What it keeps
-            without need is freed (section 4.7).
+            S[t, i]: the value of i is kept from stage t - 1 into stage t. Strictly lower triangular. Values that it
+            keeps without need are freed (section 4.7).
         **fields
-            Of `Schedule`.
+            Further parameters of `Schedule`.
 
         Raises
         ------
@@ -107,12 +109,12 @@ class Schedule:
 
     @cached_property
     def plan(self) -> Plan:
-        """Algorithm 1, with early deallocation."""
+        """The plan by Algorithm 1, which frees each value as early as it can."""
         return plan_from_sequence(self.graph, self.sequence)
 
     @cached_property
     def evaluation(self) -> Evaluation:
-        """Cost and peak, from the one evaluator."""
+        """Cost and peak, by the one evaluator."""
         return evaluate(self.graph, self.plan)
 
     @property
@@ -134,7 +136,7 @@ class Schedule:
 
     @cached_property
     def frontier_advancing(self) -> bool:
-        """Whether there are R and S: first computations in the graph's order, and no node twice in a stage."""
+        """Whether it has R and S: first computations in the graph's order, and no node twice in a stage."""
         try:
             return self.R is not None
         except PlanError:
@@ -201,20 +203,20 @@ class Schedule:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], graph: Graph) -> Schedule:
-        """The schedule in a file that `save` wrote, if it is one of a graph.
+        """Read a schedule that `save` wrote, if it is one of this graph.
 
-        Structure, kinds, sizes, workspaces and constant bytes must be those of the graph that it was saved with. Names
-        and costs may differ; under other costs nothing is proved of it.
+        The graph must have the structure, kinds, sizes, workspaces and constant bytes of the one that was saved. Names
+        and costs may differ. Under other costs, nothing is proved of the schedule.
 
         Raises
         ------
         PlanError
-            If the file cannot be read, is no schedule, or is one of another graph: tells what differs.
+            If the file cannot be read, is no schedule, or is one of another graph. The message tells what differs.
         """
         return schedule_from_dict(read_schedule(path), graph, str(path))
 
     def plot(self, path: str | Path | None = None, **options: Any) -> Figure:
-        """R and S as matrices beside the memory over the step; see `draw.plots.plot_schedule`.
+        """Draw R and S as matrices, beside the memory over the step; see `draw.plots.plot_schedule`.
 
         Parameters
         ----------
@@ -231,12 +233,12 @@ class Schedule:
 
 
 def keep_all(graph: Graph) -> Schedule:
-    """Checkpoint-all: nothing is computed twice. The no-remat peak is this schedule's."""
+    """The schedule that computes nothing twice (Checkpoint-all). Its peak is the peak without rematerialization."""
     return Schedule(graph, np.arange(len(graph)), status="optimal", lower_bound=graph.base_cost)
 
 
 def schedule_from_dict(data: Any, graph: Graph, source: str = "schedule") -> Schedule:
-    """The schedule in plain values, if it is one of a graph. Its plan is replayed, its claims are not believed.
+    """Read a schedule from plain values, if it is one of this graph. Its plan is replayed; its claims are not believed.
 
     Parameters
     ----------
@@ -249,6 +251,6 @@ def schedule_from_dict(data: Any, graph: Graph, source: str = "schedule") -> Sch
     Raises
     ------
     PlanError
-        If this is no schedule, or one of another graph; names the place.
+        If this is no schedule, or one of another graph. The message names the place.
     """
     return Schedule(graph, **schedule_fields(data, graph, source))

@@ -27,13 +27,15 @@ _HELP = (
 
 @dataclass(frozen=True)
 class Budget:
-    """What the user asked: exactly one of a size, a fraction of the no-remat peak, or the device's limit.
+    """What the user asked for: a size, a share of the peak without rematerialization, or the device's limit.
+
+    Exactly one of the three is set.
 
     Attributes
     ----------
     size_bytes : int or None
     fraction : float or None
-        In (0, 1].
+        Share of the peak without rematerialization, in (0, 1].
     auto : bool
     """
 
@@ -55,8 +57,8 @@ def parse_budget(value: object) -> Budget:
     Parameters
     ----------
     value : int, float, str or Budget
-        An int, or a float above 1, is bytes; a float in (0, 1] a fraction; a string a number with a unit (decimal
-        `kB MB GB TB`, binary `KiB MiB GiB TiB`), a percentage, or `"auto"`.
+        An int, or a float above 1, is bytes. A float in (0, 1] is a fraction of the peak without rematerialization. A
+        string is a number with a unit (decimal `kB MB GB TB`, binary `KiB MiB GiB TiB`), a percentage, or `"auto"`.
 
     Raises
     ------

@@ -162,12 +162,12 @@ def graph(
     ] = None,
     random: Annotated[
         int | None,
-        typer.Option(min=6, help="Instead of a MODEL: draw a layered graph of so many nodes, as Moccasin's paper."),
+        typer.Option(min=6, help="Instead of a MODEL: draw a layered graph of so many nodes, as in Moccasin's paper."),
     ] = None,
     edges: Annotated[
-        int | None, typer.Option(min=0, help="Of the random graph. Default: as many as that paper's have.")
+        int | None, typer.Option(min=0, help="Edges of the random graph. Default: as many as in Moccasin's paper.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of the random graph. Default: 0.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the random graph. Default: 0.")] = None,
     output: Annotated[Path | None, typer.Option(help="Where to write. Default: standard output.")] = None,
     json: Json = False,
 ) -> None:
@@ -206,10 +206,10 @@ def profile(
     output: Annotated[Path, typer.Option(help="Folder for the files; a run that was stopped goes on from there.")],
     level: Annotated[str, typer.Option(help="A node for each layer, or for each op of the training step.")] = "layer",
     precision: Annotated[
-        str | None, typer.Option(help="Of keras.applications: float32, mixed_float16 or mixed_bfloat16.")
+        str | None, typer.Option(help="For keras.applications: float32, mixed_float16 or mixed_bfloat16.")
     ] = None,
     repetitions: Annotated[
-        int | None, typer.Option(min=1, max=1000, help="Timed runs of a layer, at least: 5. Passes over all ops: 3.")
+        int | None, typer.Option(min=1, max=1000, help="Timed runs. Default: at least 5 of a layer, 3 of all ops.")
     ] = None,
     input_shape: Annotated[
         list[str] | None,
@@ -258,8 +258,8 @@ def solve(
     ] = "auto",
     time_limit: TimeLimit = 60.0,
     gap: Annotated[float, typer.Option(min=0.0, help="Stop when cost / bound - 1 is proven to be below this.")] = 0.01,
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of the random search.")] = 0,
-    memory_limit: Annotated[str | None, typer.Option(help='That a solver may take, e.g. "4GB".')] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the random search.")] = 0,
+    memory_limit: Annotated[str | None, typer.Option(help='Memory that a solver may take, e.g. "4GB".')] = None,
     copies: Annotated[int, typer.Option(min=1, help="Most computations of a node in Moccasin (its C).")] = 2,
     workers: Annotated[int, typer.Option(min=0, help="Threads of CP-SAT in Moccasin; 0 for one a core.")] = 0,
     output: Annotated[Path | None, typer.Option(help="Where to write. Default: standard output.")] = None,
@@ -299,13 +299,13 @@ def max_batch(
         ),
     ],
     memory: Annotated[str, typer.Option(help='Bytes, or a size ("16GB", "16e9").')],
-    costs: Annotated[str, typer.Option(help="flops.")] = "flops",
+    costs: Annotated[str, typer.Option(help="What layers cost: flops.")] = "flops",
     max_overhead: Annotated[
         str, typer.Option(help='Most recomputation: a share of the step\'s cost ("10%"), or "one-forward".')
     ] = "one-forward",
     inputs: Annotated[bool, typer.Option(help="Count the batch of inputs, too; the published figures do not.")] = False,
     time_limit: TimeLimit = 60.0,
-    seed: Annotated[int, typer.Option(help="Of the search.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random search.")] = 0,
     input_shape: InputShape = None,
     classes: Classes = None,
     form: Annotated[
@@ -375,9 +375,9 @@ def operators(
     solver: Annotated[str, typer.Option(help="For monet: auto, gurobi, highs, scip, cp-sat or pdlp.")] = "auto",
     time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds that choosing may take.")] = 60.0,
     gap: Annotated[float, typer.Option(min=0.0, help="Stop when cost / bound - 1 is proven to be below this.")] = 0.01,
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of the random search.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the random search.")] = 0,
     inexact: Annotated[
-        bool, typer.Option("--inexact", help="Allow what does not give the same bits, as MONeT does.")
+        bool, typer.Option("--inexact", help="Allow ways to compute a value that give other bits, as MONeT does.")
     ] = False,
     sparsity: Annotated[
         float | None, typer.Option(help="Offer sparse storage, for this share of zeros after ReLUs.")
@@ -425,7 +425,7 @@ def report(
         ),
     ],
     html: Annotated[Path, typer.Option(help="Where to write the page.")],
-    budget: Annotated[str | None, typer.Option(help="Of a model, as for plan. Default: 60%.")] = None,
+    budget: Annotated[str | None, typer.Option(help="Budget of each model, as for plan. Default: 60%.")] = None,
     batch_size: BatchSize = None,
     strategy: Strategy = "checkmate",
     costs: Costs = "profile",
@@ -464,7 +464,7 @@ def report(
 
 @app.command()
 def strategies(json: Json = False) -> None:
-    """List the strategies, and what each of them minds: any graph, costs, the budget."""
+    """List the strategies, and what each takes into account: any graph, costs, the budget."""
     from .console import guarded
     from .strategies import run_strategies
 

@@ -71,7 +71,7 @@ def prepare_tensorflow() -> None:
 
 @contextmanager
 def _native_silence() -> Iterator[None]:
-    """Hide what native code writes to standard error; what Python writes still shows. If it fails, all is shown."""
+    """Hide what native code writes to standard error, but not what Python writes. If this fails, all is shown."""
     before = sys.stderr
     try:
         kept = os.dup(2)

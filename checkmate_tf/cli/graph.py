@@ -83,7 +83,7 @@ def _random(command: GraphCommand) -> Graph:
     Raises
     ------
     BadInput
-        If a model is given, too, or what only a model has; or neither.
+        If a model, or an option of models, is given too. Also if there is neither a model nor `--random`.
     """
     from ..strategies.random_graphs import layered, usual_edges
 
@@ -129,7 +129,7 @@ def _traced(level: str, model: Any, batch_size: int | None, costs: Any, data: An
 
 
 def _profiled(command: GraphCommand, model: Any, batch_size: int | None, data: Any) -> Graph | None:
-    """With the costs of a stored profile; at layer level also with those of a profile made now, else None."""
+    """The graph with the costs of a stored profile, or of one made now; None at op level without a stored one."""
     from ..profiles.file import find_profile
     from ..profiles.run import differs_from, profile_model
     from ..profiles.table import graph_with_profile

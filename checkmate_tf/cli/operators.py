@@ -72,7 +72,7 @@ def run_operators(command: OperatorsCommand) -> None:
     budget_bytes = budget_in_bytes(command.budget, plain)
     options = SolveOptions(
         time_limit=command.time_limit,
-        gap=command.gap / (1 + command.gap),  # of the cost, where the command line's is of the bound
+        gap=command.gap / (1 + command.gap),  # a share of the cost; on the command line it is one of the bound
         seed=command.seed,
         solver=command.solver,
         progress=_tell if sys.stderr.isatty() else None,
@@ -91,7 +91,7 @@ def _chosen(operators: OperatorGraph, budget_bytes: int, command: OperatorsComma
     Raises
     ------
     InfeasibleBudgetError
-        Of Gist, too, which knows of no budget: if what its rule gives does not fit.
+        If nothing fits. Gist knows of no budget, so it raises if what its rule gives does not fit.
     """
     from ..operators import Chosen
     from ..strategies import solve
@@ -183,6 +183,6 @@ def _check(command: OperatorsCommand) -> None:
     if command.sparsity is not None and not 0 <= command.sparsity <= 1:
         raise BadInput(f"--sparsity {command.sparsity} is no share of zeros: give a number from 0 to 1")
     if command.bits not in (None, *_BITS):
-        raise BadInput(f"--bits {command.bits} is none that Gist has: choose one of {', '.join(map(str, _BITS))}")
+        raise BadInput(f"--bits {command.bits} is not a size that Gist has: choose one of {', '.join(map(str, _BITS))}")
     if command.bits is not None and command.method in ("choose", "monet") and not command.inexact:
         raise BadInput("--bits changes the gradients: add --inexact, or --method gist")

@@ -33,7 +33,7 @@ class Asked:
 
 
 def check_asked(asked: Asked) -> None:
-    """What can be said before anything slow.
+    """Check what can be checked before anything slow.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def check_asked(asked: Asked) -> None:
 
 
 def planned(asked: Asked) -> tuple[Report, str]:
-    """The report of the model's plan, and what it was compiled with if it was not compiled.
+    """The report of the model's plan, and what the model was compiled with here if it was not compiled before.
 
     Raises
     ------

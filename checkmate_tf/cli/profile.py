@@ -1,6 +1,6 @@
 """`checkmate-tf profile`: what a model's layers or ops take on this device, over batch sizes and shapes, in a file.
 
-A Keras dtype policy decides the precision of a model while it is built, so that of a stored file cannot be chosen.
+A Keras dtype policy decides the precision of a model while it is built. So a stored file has its precision already.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 _LEVELS = ("layer", "op")
 _MOST_BATCHES = 100
 _SHOWN = 8  # nodes
-_NOISY = 0.5  # spread over median from which a measurement says little
-_NOISY_SHARE = 0.1  # of all time, in nodes measured so, from which the user is told
+_NOISY = 0.5  # a node is noisy if its spread is above this share of its median: the measurement says little
+_NOISY_SHARE = 0.1  # the user is told if noisy nodes take more than this share of all time
 
 
 @dataclass(frozen=True, kw_only=True)

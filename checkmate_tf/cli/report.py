@@ -23,7 +23,7 @@ __all__ = ["ReportCommand", "run_report"]
 
 @dataclass(frozen=True)
 class ReportCommand:
-    """The arguments of the command; `budget` as typed, if it was."""
+    """The arguments of the command, as typed; `budget` is None if it was not given."""
 
     files: Sequence[str]
     models: Sequence[Asked]

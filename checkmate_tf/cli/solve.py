@@ -25,7 +25,7 @@ __all__ = ["SOLVERS", "SolveCommand", "run_solve"]
 
 SOLVERS = ("auto", "gurobi", "highs", "scip", "cp-sat", "pdlp")
 
-_LEAST_SECONDS = 2.0  # to look for the least budget: every answer shows it, so it must not take long
+_LEAST_SECONDS = 2.0  # to look for the least budget: every answer shows it, so that must not take long
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ def run_solve(command: SolveCommand) -> None:
     with _progress() as tell:
         options = SolveOptions(
             time_limit=command.time_limit,
-            gap=command.gap / (1 + command.gap),  # of the cost, where the command line's is of the bound
+            gap=command.gap / (1 + command.gap),  # a share of the cost; on the command line it is one of the bound
             seed=command.seed,
             solver=command.solver,
             memory_limit=memory_limit,
@@ -132,7 +132,7 @@ def _memory_limit(text: str) -> int:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[float, float, float, float], None]]:
-    """Says on standard error how far it is: one line that changes in a terminal, elsewhere ever fewer lines."""
+    """Show progress on standard error: one line that changes in a terminal, elsewhere ever fewer lines."""
     console, due = stderr(), 0.0
     if console.is_terminal:
         with console.status("solving") as status:

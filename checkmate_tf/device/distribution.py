@@ -1,7 +1,7 @@
 """Training spread over devices by `tf.distribute`: every replica runs one and the same plan on its share of the batch.
 
-Keras runs `train_step` once for each replica. The replicas meet, what they were given is put together, the planned step
-of all of them is emitted, and each takes its own result.
+Keras runs `train_step` once for each replica. Here the replicas wait for each other, and their data is put together.
+The planned steps of all of them are emitted at once. Then each replica takes its own result.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Distribution:
     ----------
     strategy : tf.distribute.Strategy
     devices : tuple of str
-        Of the replicas in this process.
+        The devices of the replicas in this process.
     replicas : int
-        Of all processes.
+        How many there are in all processes together.
     """
 
     strategy: tf.distribute.Strategy
@@ -65,7 +65,7 @@ class Distribution:
         return steps
 
     def together(self, data: Any, action: Callable[[list[Any]], Sequence[Any]]) -> Any:
-        """Called by each replica with its data: one call of `action` with the data of all, and for each its result."""
+        """Meet the other replicas. `action` is called once, with the data of all; each replica gets its own result."""
 
         def meet(strategy: tf.distribute.Strategy, given: Any) -> list[Any]:
             return list(action([self._part(given, k) for k in range(len(self.devices))]))
@@ -73,7 +73,7 @@ class Distribution:
         return tf.distribute.get_replica_context().merge_call(meet, args=(data,))[self._here()]
 
     def _part(self, values: Any, k: int) -> Any:
-        """What replica `k` has; all have the same where it is not spread (`train_on_batch`)."""
+        """What replica `k` has. All have the same where nothing is spread (`train_on_batch`)."""
 
         def part(value: Any) -> Any:
             found = self.strategy.experimental_local_results(value)

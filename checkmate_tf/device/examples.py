@@ -12,7 +12,7 @@ __all__ = ["example", "examples"]
 
 
 def examples(tensors: Sequence[Any], sample: Sequence[Any] | None) -> list[Callable[[], tf.Tensor]]:
-    """What makes data of the shape and type of each tensor: the sample's, if it is alike, or made-up data.
+    """For each tensor, a function that makes data of its shape and type: the sample's, if it is alike, or made-up data.
 
     Values do not matter for memory, but a step may fail on some.
     """

@@ -1,4 +1,4 @@
-"""What a child under a hard limit does, whatever it trains: it talks to its parent, and ends when that is gone.
+"""What every child under a hard limit does: it talks to its parent, and ends when the parent is gone.
 
 The child's work comes as one JSON argument. Standard output carries one JSON message a line: `{"stage", "done",
 "total", "text"}` while it goes on, `{"planned"}` when something was planned, and one `{"result"}` or `{"failed",

@@ -43,7 +43,7 @@ _NOT_IN_PLACE = (  # another shape than the step left, a device without such a k
     tf.errors.ResourceExhaustedError,
 )
 _STEPS, _LEAST_STEPS, _SECONDS = 16, 2, 6.0
-_MOVING = ("Iterator", "LookupTableInsert", "LookupTableImport", "LookupTableRemove", "Queue", "Barrier")  # beginnings
+_MOVING = ("Iterator", "LookupTableInsert", "LookupTableImport", "LookupTableRemove", "Queue", "Barrier")  # types begin
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Device:
         return int(tf.config.experimental.get_memory_info(self.name)["peak"])
 
     def forget_peak(self, above_bytes: int) -> None:
-        """Begin anew to record the most bytes allocated, if so far they are more than that many bytes."""
+        """Forget the record of the most bytes allocated, and begin a new one, if it is above that many bytes."""
         if self.peak_bytes() > above_bytes:
             tf.config.experimental.reset_memory_stats(self.name)
 
@@ -83,7 +83,7 @@ class Device:
         return int(tf.config.experimental.get_memory_info(self.name)["current"])
 
     def foreign_bytes(self, variable_bytes: int) -> int:
-        """Bytes allocated now beside so many of variables; 0 where that cannot be known."""
+        """Bytes allocated now, less `variable_bytes`; 0 where they cannot be known."""
         return max(0, self.current_bytes() - variable_bytes) if self.measurable else 0
 
 
@@ -124,8 +124,8 @@ class _Captured:
     def assign(self, value: Any) -> None:
         """Write a value into the buffer that the variable has.
 
-        In a new one it would waste what an allocator's piece has beyond its size, for as long as it lives, and steps
-        would train beside more waste than they were measured beside.
+        A new buffer may lie in a chunk that is larger than the value. The rest of the chunk would be wasted as long as
+        the variable lives. Then steps would train beside more waste than they were measured beside.
         """
         whole = {"begin": [0], "end": [0], "strides": [1], "begin_mask": 1, "end_mask": 1}
         one = {"begin": _NO_INDEX, "end": _NO_INDEX, "strides": _NO_INDEX, "begin_mask": 0, "end_mask": 0}
@@ -141,7 +141,7 @@ class _Captured:
 
 
 def _assign_all(variables: Sequence[Any], values: Sequence[Any]) -> None:
-    """Give each variable its value, whatever comes up meanwhile (Ctrl-C, no memory); that is raised at the end."""
+    """Give each variable its value. What goes wrong meanwhile (Ctrl-C, no memory) is raised at the end."""
     raised: BaseException | None = None
     for v, value in zip(variables, values, strict=True):
         for last in (False, True):
@@ -167,7 +167,7 @@ def captured_variables(captures: Sequence[tuple[Any, tf.Tensor]]) -> list[_Captu
 
 
 def moved_by_steps(step: TracedStep) -> str:
-    """What of a step changes resources that are no variables: iterators and tables, whose state is not put back.
+    """Find what changes a resource other than a variable, such as an iterator or a table. That cannot be undone.
 
     Returns
     -------
@@ -182,8 +182,8 @@ def fed_as_by_fit(
 ) -> Callable[[], Any]:
     """A training step on new data each time, fed as `fit` feeds it.
 
-    On the CPU the batches that a pipeline prepares meanwhile share the allocator with the step, in number and in the
-    pieces that they cut. A GPU sees one batch at a time.
+    On the CPU a pipeline prepares batches while the step runs, in the same allocator. They take memory, and they cut it
+    into pieces. A GPU sees one batch at a time.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ def fed_as_by_fit(
     batch : sequence of tf.Tensor
         Its inputs.
     prefetch : int, optional
-        Batches that the pipeline keeps ready beside the one in use; by default as `fit` on arrays does.
+        Batches that the pipeline keeps ready beside the one in use. By default as `fit` on arrays does.
     """
     specs = [tf.TensorSpec(t.shape, t.dtype) for t in batch]
     if not batch or not device.is_cpu:
@@ -215,11 +215,11 @@ def _copied(t: tf.Tensor) -> tf.Tensor:
 def measure_peak(
     device: Device, step: Callable[[], Any], variables: Sequence[tf.Variable], most_bytes: int | None = None
 ) -> tuple[Peak | None, str]:
-    """Most bytes allocated on the device while `step` runs, everything else that lives there included.
+    """Measure the most bytes allocated on the device while `step` runs, with everything else that lives there.
 
-    TensorFlow runs what is ready on whatever thread is free, so chunks are cut differently in each step and peaks
-    differ, by a few percent in most networks and by a third in some: the most of several steps counts, and the spread;
-    of their times the least.
+    TensorFlow runs what is ready on any free thread. So each step cuts memory into other chunks, and peaks differ: by a
+    few percent in most networks, by a third in some. Several steps are measured. Of their peaks, the highest counts and
+    how much they differ. Of their times, the least counts.
 
     Parameters
     ----------
@@ -228,7 +228,7 @@ def measure_peak(
     variables : sequence of tf.Variable
         Everything that the step may assign. Held in host memory meanwhile.
     most_bytes : int, optional
-        More than this will not do, by however much: no more steps once some took more.
+        A plan that takes more is of no use, by however much. Measuring ends after a few steps if one took more.
 
     Returns
     -------

@@ -1,6 +1,6 @@
 """Children under a hard limit of the device's allocator: they are started, listened to and ended here.
 
-What a child itself needs is in `child`. The demo's runs and the trials of batches are such children.
+`in_child` has what the child itself needs. The demo's runs and the trials of batches are such children.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def run_child(
     Parameters
     ----------
     module : str
-        One that ends in `child.serve`.
+        One that ends in `in_child.serve`.
     argument : dict
         What it is given, as JSON.
     limit_mib : int or None
@@ -90,7 +90,7 @@ def run_child(
     log : Path, optional
         Where to keep the child's standard error.
     gpu : bool
-        Leave it the GPUs; `limit_mib` should be None then, and the child limit itself.
+        Let the child see the GPUs. `limit_mib` should be None then: the child limits its GPU itself.
     timeout : float, optional
         Seconds after which the child is ended; that is a failure.
 

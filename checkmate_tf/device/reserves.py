@@ -1,4 +1,4 @@
-"""Batch reserves: free chunks in the CPU's allocator, each just as large as a tensor of a batch, apart from all other.
+"""Batch reserves: free chunks of the CPU's allocator that are kept for tensors of batches, each of just their size.
 
 While a step runs, the input pipeline allocates batches that outlive it. The BFC allocator gives each of them the
 smallest free chunk that it fits in. In the middle of a step those are holes between activations. What comes back later
@@ -30,8 +30,8 @@ _GRAIN = 256  # bytes: the allocator's least chunk, of which all are multiples
 _PLUGS = 4096  # most chunks to be taken while looking for a place
 _SHAPES = 16 * _GRAIN  # what operations that allocate need themselves
 _TRIES = 3
-_SMALL = 2**16  # bytes: what is smaller finds room anywhere,
-_SLIPS, _EACH = [_GRAIN << k for k in range(8)], 16  # such as reserves of these bytes: or it would go into larger ones
+_SMALL = 2**16  # bytes: a smaller tensor has no reserve of its own, and finds room anywhere
+_SLIPS, _EACH = [_GRAIN << k for k in range(8)], 16  # small reserves, which keep such tensors out of larger ones
 
 _walls: list[tf.Tensor] = []  # between reserves, for good
 _kept: Counter[tuple[str, int]] = Counter()  # (device, bytes) -> reserves
@@ -42,7 +42,7 @@ class _NoPlace(Exception):
 
 
 def keep_batch_reserves(device: Device, batch: Sequence[int], batches: int, most_bytes: int) -> None:
-    """See that the allocator has reserves for so many batches. Those that were made before count.
+    """Make sure that the allocator has reserves for so many batches. Those that were made before count.
 
     Parameters
     ----------
@@ -52,8 +52,8 @@ def keep_batch_reserves(device: Device, batch: Sequence[int], batches: int, most
         Bytes of its tensors. What is too small to matter is left out.
     batches : int
     most_bytes : int
-        For all that are made now; where that is too little, there are fewer. So much, and a tensor more, has to be
-        free in one piece: else there are none, and it is logged.
+        What all that are made now may take. If it is too little, there are reserves for fewer batches. So much memory,
+        and room for one tensor more, has to be free in one piece. If it is not, there are none, and that is logged.
     """
     if not (device.measurable and device.is_cpu):
         return
@@ -90,9 +90,9 @@ def _whole(reserves: list[int]) -> int:
 
 
 def _build(reserves: list[int]) -> list[tf.Tensor]:
-    """Make reserves in the smallest free chunk that all fit in; returns their walls.
+    """Make reserves in the smallest free chunk that all of them fit in. Returns the walls between them.
 
-    Whatever is allocated comes from there once nothing smaller is free, one after the other.
+    Once nothing smaller is free, all that is allocated comes from that chunk, one after the other.
     """
     room = _whole(reserves) + max(reserves) + _SHAPES  # a chunk is only divided if it is twice what is asked for
     first = _address(_take(room))  # and at once given back

@@ -59,7 +59,7 @@ def _save(figure: Figure, path: Path, dpi: int) -> None:
     known = figure.canvas.get_supported_filetypes()
     if target.suffix[1:].lower() not in known:
         raise OutputError(
-            f"{str(path)!r} has a suffix that is none of a picture; give one of {', '.join(sorted(known))}"
+            f"{str(path)!r} has a suffix that is not a picture format; give one of {', '.join(sorted(known))}"
         )
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,7 @@ __all__ = [
     "time_unit",
 ]
 
-_CELLS = 600  # of a picture of a matrix, either way
+_CELLS = 600  # at most, of a drawn matrix in each direction
 _TIMES = ("us", "ms", "s")
 _SEEN = 120  # rows or columns up to which a single cell is large enough to be seen
 

@@ -72,7 +72,7 @@ def emit(
     plan : Plan
         For `program.graph`.
     order : Order
-        Whether computations keep the plan's order, or may come in any that needs no more than so many bytes.
+        `Strict`: computations keep the plan's order. `Within`: any order that needs no more than its bytes.
     inputs : sequence of tf.Tensor
         The batch, flattened as the traced step's inputs.
     checks : sequence of tf.Operation
@@ -124,7 +124,7 @@ class Emission:
             self.current[internal.op] = [graph.capture_call_time_value(lambda ask=ask: ask()[0], spec)]
 
     def run(self, plan: Plan, waits: Sequence[int]) -> None:
-        """Emit all computations; each waits for as many of the first ones as `waits` says."""
+        """Emit all computations. Computation j waits for the first `waits[j]` of them."""
         awaited, computed = set(waits) - {0}, set[int]()
         for position, node in enumerate(plan.sequence):
             if position in awaited:
@@ -263,7 +263,7 @@ class Emission:
                 return []
             kind = self.program.classes.get(op, SOURCE)
             if kind not in (SOURCE, SHAPE, VIEW):
-                raise PlanError(f"{op.name} must run before what waits for it")
+                raise PlanError(f"{op.name} has not run, but another operation waits for it")
             if kind == VIEW:
                 self.tensor(op.outputs[0])
             else:

@@ -1,17 +1,17 @@
-"""How much order a plan needs: for each computation, which of those before it must have finished when it starts.
+"""How much order a plan needs: for each computation, how many of those before it must have finished when it starts.
 
 TensorFlow runs an operation as soon as its inputs are there, on as many threads as it has. A plan fixes the order by
 control edges, and each costs parallelism. Where the plan is below its peak less order will do.
 
-Let computation j be the last one in plan order that has started, when the first w have finished (it waits for them),
-and all that it depends on. What may be in memory then is what the plan has there when it computes j, and of the
-computations from w to j that j does not depend on
+Look at any moment. Let j be the last computation in plan order that has started. It waited for the first w
+computations, so these have finished, and so has all that j depends on. Then memory may hold what the plan has there
+when it computes j. Of the computations from w to j that j does not depend on, it may also hold
 
 - the workspaces, since they may be running, and
 - the values that the plan has freed by then, since a reader may not have finished.
 
-j waits for the fewest computations for which all this fits the limit. Since some computation is the last one that has
-started at any time, no interleaving exceeds the limit.
+So j waits for the fewest computations for which all this fits the limit. At any moment some computation is the last one
+that has started, so no interleaving exceeds the limit.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Strict:
 
 @dataclass(frozen=True)
 class Within:
-    """Computations come in any order that needs no more than so much memory.
+    """Computations come in any order that needs no more memory than `bytes`.
 
     Attributes
     ----------
     bytes : int
-        Constants included: the plan's peak gives as much freedom as costs no memory.
+        Constants included. The plan's own peak gives all the freedom that costs no memory.
     """
 
     bytes: int

@@ -89,7 +89,7 @@ def recomputed_runs(plan: Plan) -> list[int]:
 
 
 class XlaEmission(Emission):
-    """An emission whose recomputations are tied by data to what was computed before their run."""
+    """An emission in which data ties each recomputation to what was computed before its run."""
 
     def __init__(
         self,

@@ -6,10 +6,10 @@ graph and its costs, the budget, the strategy, the seed and other options, and t
 not part of the name, since a better answer serves as well: the gap and the time limit. A schedule is used again if its
 proven gap is small enough, or if it was found in as much time as is given now.
 
-The file is a schedule's (`files/schedules.py`) with two more fields: "request", what was asked, and "sha256", of the
-rest of the document in canonical form, which tells a file that was cut off or changed. Nothing read is trusted: the
-plan is replayed by the one evaluator and must fit the budget. What cannot be used is a warning, then solved for as if
-it were not there, and so is a folder that cannot be written.
+The file is a schedule's (`files/schedules.py`) with two more fields. "request" is what was asked. "sha256" is the hash
+of the rest of the document in canonical form: it shows that a file was cut off or changed. Nothing read is trusted: the
+one evaluator replays the plan, which must fit the budget. A file that cannot be used gives a warning, and the schedule
+is solved for as if there were no file. A folder that cannot be written gives a warning, too.
 
 At most 64 MiB are kept, and 500 schedules; those that were used longest ago go first. Files are replaced whole, so that
 processes may read and write at once.
@@ -123,9 +123,9 @@ def store(schedule: Schedule, budget_bytes: int, strategy: str, options: SolveOp
     Parameters
     ----------
     schedule : Schedule
-        As the strategy made it for these
+        As the strategy made it.
     budget_bytes, strategy, options
-        that were asked.
+        What was asked.
 
     Returns
     -------

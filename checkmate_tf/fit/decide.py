@@ -59,9 +59,9 @@ class Candidate:
     schedule : Schedule
     order : Order
     measured : Peak or None
-        Of the device; None if it was not measured.
+        By the device; None if it was not measured.
     strict_cost : float or None
-        Times the seconds of a step: what strict order was measured to take.
+        Seconds of a step in strict order over seconds of a step out of order, as measured; None if it was not.
     """
 
     schedule: Schedule
@@ -77,16 +77,16 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Solve:
-    """Find a schedule that fits a target, bytes; tell `State.solved`."""
+    """Find a schedule that fits a target in bytes. Its outcome is for `State.solved`."""
 
     target_bytes: int
 
 
 @dataclass(frozen=True, eq=False)
 class SolveLeast:
-    """Find the cheapest schedule of the least peak that an error names; tell `State.solved_least`.
+    """Find the cheapest schedule with the least peak that an error names. It is for `State.solved_least`.
 
-    `seed` is added to that of the search, for others with the same peak.
+    `seed` is added to the seed of the search: another one finds another schedule with the same peak.
     """
 
     error: InfeasibleBudgetError
@@ -100,16 +100,16 @@ class SolveLeast:
 
 @dataclass(frozen=True, eq=False)
 class Measure:
-    """Run a schedule on the device; tell `State.measured`.
+    """Run a schedule on the device. What is measured is for `State.measured`.
 
     Attributes
     ----------
     schedule : Schedule
     order : Order
     target_bytes : int
-        What it had to fit.
+        What the schedule had to fit.
     needless : bool
-        Another fits already: a few steps will do once they are over the budget.
+        Another plan fits already. So measuring ends after a few steps if one is over the budget.
     """
 
     schedule: Schedule
@@ -131,7 +131,7 @@ class Done:
 
 @dataclass(frozen=True, eq=False)
 class Refuse:
-    """No plan fits, or none was measured within the budget."""
+    """No plan fits, or none that was measured stayed within the budget."""
 
     error: InfeasibleBudgetError
 
@@ -150,17 +150,17 @@ class State:
     tries : int
         Most plans to measure.
     first_target, first_strict : int, bool
-        What the first schedule has to fit, bytes, and in which order it is measured.
+        Bytes that the first schedule has to fit, and whether it is measured in strict order.
     targets : mapping of bool to int
-        For each order that is searched (strict or not): what its next schedule has to fit, bytes.
+        For each order that is searched (True: strict), the bytes that its next schedule has to fit.
     attempts : tuple of Attempt
         What was measured, in order.
     best : Candidate or None
-        The cheapest whose steps are expected to stay within the budget.
+        The cheapest plan whose steps are expected to stay within the budget.
     strict_cost : float or None
-        Times the seconds of a step: what strict order was measured to take; None before.
+        As in `Candidate`; None before it is measured.
     vain : int
-        Plans that were measured though one fits, and are no better.
+        Plans that were measured after one fitted, and turned out to be no better.
     again : Measure or None
         A measurement out of order that is to be repeated in strict order.
     tried : frozenset of (sequence, strict)
@@ -239,7 +239,7 @@ def begin(
     strict: bool = False,
     strict_cost: float | None = None,
 ) -> State:
-    """Where nothing is known yet.
+    """The state in which nothing is known yet.
 
     Parameters
     ----------
@@ -251,7 +251,7 @@ def begin(
     strict : bool
         Begin with computations in strict order.
     strict_cost : float, optional
-        What strict order was measured to take before.
+        As in `Candidate`, from an earlier measurement.
     """
     given = target_bytes is not None and limits.measured
     target = limits.with_room(target_bytes or 0) if given else limits.first_target_bytes
@@ -286,7 +286,7 @@ def decide(state: State) -> Action:
 
 
 def expected_cost(cost: float, strict: bool, strict_cost: float | None, policy: FitPolicy) -> float:
-    """What a schedule costs, with what strict order takes: so many times the seconds of a step, or not measured yet."""
+    """What a schedule costs, strict order included. The policy's `strict_cost` counts until one was measured."""
     times = policy.strict_cost if strict_cost is None else strict_cost
     return cost * times if strict and times > policy.same_seconds else cost
 
@@ -304,7 +304,7 @@ def _pays(state: State, schedule: Schedule, strict: bool) -> bool:
 
 
 def _is_best(state: State, schedule: Schedule, strict: bool) -> bool:
-    """Whether a schedule that fits costs less than the best so far, or no more and in strict order."""
+    """Whether a schedule that fits is better than the best so far: it costs less, or the same and in strict order."""
     if state.best is None:
         return True
     cost, least = _cost(state, schedule, strict), _cost(state, state.best.schedule, state.best.strict)
@@ -321,7 +321,7 @@ def _measure(state: State, schedule: Schedule, strict: bool, target: int) -> Mea
 
 
 def _first(state: State) -> Action:
-    """A schedule for the first target, which is raised where there is none, but not above the budget."""
+    """A schedule for the first target. If none fits, the target is raised, but not above the budget."""
     budget, target, raised = state.limits.budget_bytes, state.first_target, False
     while True:
         found = state.outcomes.get(target)
@@ -398,13 +398,13 @@ def _end(state: State) -> Action:
     least = int((_least_sure(state) or limits.budget_bytes) / state.policy.sure) + 1
     hard, what = "", "the budget to that"
     if limits.limited:
-        hard = f", too near its limit of {format_bytes(limits.device_bytes)}, of which pieces are lost"
+        hard = f", too near its limit of {format_bytes(limits.device_bytes)}, some of which it loses to pieces"
         what = "the limit"
     return Refuse(
         InfeasibleBudgetError(
             f"budget {format_bytes(limits.budget_bytes)} was kept by none of {len(state.attempts)} plans: the least "
             f"predicted is {format_bytes(min(a.predicted_bytes for a in state.attempts))}, but the device's allocator "
-            f"needs {format_bytes(least)}, what steps differ by included{hard}; raise {what} or lower the batch size",
+            f"needs {format_bytes(least)} for the steps that take most{hard}; raise {what} or lower the batch size",
             limits.budget_bytes,
             least,
             proven=False,

@@ -1,9 +1,12 @@
-"""Which gradients read codes: implementations of operators, chosen together with the schedule.
+"""Chooses which gradients read codes, together with the schedule.
 
-The step with every encoding contains the plain one: a schedule that keeps a value and encodes it when its code is
-needed differs from the plain step by the encoding's own cost alone. So one schedule of that step, compared with one of
-the plain step, tells which encodings pay: those whose value is gone when the code is read. The others are taken back,
-and what remains is solved again.
+A code is smaller than the value that it stands for, such as a bit for each sign. An encoding is the operation that
+makes it. `trace.encodings` knows which gradients can read codes.
+
+The step with every encoding contains the plain step. A schedule that keeps a value, and encodes it when its code is
+needed, differs from the plain step only by the cost of encoding. So one schedule of that step, compared with one of the
+plain step, tells which encodings pay: those whose value is no longer in memory when the code is read. The others are
+taken back, and what remains is solved again.
 
 `strategies.monet.choose_operators` makes the same kind of choice in a graph that lists the ways of each operator. That
 serves layer graphs. Here each choice is another traced step: which operations merge into a node, and what its kernels
@@ -80,7 +83,7 @@ def _first(job: Job, ledger: Ledger) -> tuple[tuple[int, float], Schedule | None
 def _paying(
     program: Program, schedule: Schedule, candidate: EncodedStep, encodings: Sequence[Encoding]
 ) -> tuple[Encoding, ...]:
-    """The encodings of which something is not in memory that the gradient would read without them."""
+    """The encodings that pay: without them, the gradient would read something that is no longer in memory."""
     readers: dict[int, list[Encoding]] = {}
     paying: dict[Encoding, None] = {}
     for e in encodings:

@@ -1,4 +1,4 @@
-"""What is to be fitted into how much: the step, the job, and the ledger of what was done for it."""
+"""What is to be planned (`Subject`), for which device and budget (`Job`), and what was done for it (`Ledger`)."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Subject:
     ----------
     program : Program
     graph : Graph
-        With costs.
+        Its nodes, with costs.
     encodings : mapping from kind to int
         How many of its gradients read codes of forward values; see `trace.encodings`.
     plain_cost : float or None
-        Of the plain step, where this is not that step: with codes.
+        Cost of the plain step, if this step has codes; None if this is the plain step.
     """
 
     program: Program
@@ -46,24 +46,24 @@ class Subject:
         return sum(self.encodings.values())
 
     def overhead(self, schedule: Schedule) -> float:
-        """More cost than the plain step's, relative."""
+        """How much more a schedule costs than the plain step, as a share of the plain step's cost."""
         base = self.graph.base_cost if self.plain_cost is None else self.plain_cost
         return schedule.cost / base - 1 if base else 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What is to be fitted into how much.
+    """A step, and the budget and the device that it is to fit.
 
     Attributes
     ----------
     subject : Subject
     budget_bytes : int
-        Of the device, all in all.
+        Most that the device may hold, everything included.
     device : Device
     options : PlanOptions
     places : tuple of str
-        The devices of all replicas, each with its part of the inputs; none if all is on `device`.
+        The devices of all replicas, each with its part of the inputs. Empty if all is on `device`.
     """
 
     subject: Subject
@@ -106,7 +106,7 @@ class Ledger:
     Attributes
     ----------
     seconds : dict of str to float
-        By stage.
+        By stage, such as "solve".
     attempts : list of Attempt
         What was measured, in order.
     """
@@ -124,10 +124,10 @@ class Ledger:
             self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
 
     def reused(self, seconds: float) -> None:
-        """Add what a schedule from the cache took when it was made."""
+        """Add the seconds that a schedule from the cache took when it was made."""
         self.seconds[_REUSED] = self.seconds.get(_REUSED, 0.0) + seconds
 
     @property
     def solving_seconds(self) -> float:
-        """Of the time limit, what is used up: a schedule from the cache counts as if it had been solved for now."""
+        """Seconds of the time limit that are used up. A schedule from the cache counts as if it were solved for now."""
         return self.seconds.get("solve", 0.0) + self.seconds.get(_REUSED, 0.0)

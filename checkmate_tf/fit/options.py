@@ -21,7 +21,7 @@ Progress = Callable[[str, float, float, str], None]
 
 
 class Planning(TypedDict, total=False):
-    """What `compile` and `gradient_function` may be told of planning: their keywords, with what `PlanOptions` takes."""
+    """The keywords of `compile` and `gradient_function` that are about planning, with the types of `PlanOptions`."""
 
     strategy: str
     costs: CostSpec
@@ -75,7 +75,7 @@ class PlanOptions:
     StrategyError, CostError
         If there is no strategy, or no cost model, of that name.
     OperatorsError
-        If `operators` is unknown, or asks for a choice where the schedule is given.
+        If `operators` is unknown, or is "choose" while a schedule is given.
     BatchSizeError
         If `prefetch` is not a whole number of batches.
     """
@@ -105,7 +105,8 @@ class PlanOptions:
             raise OperatorsError(f'operators={self.operators!r} is unknown: use "default" or "choose"')
         if self.operators == "choose" and self.schedule is not None:
             raise OperatorsError(
-                'a saved schedule is one of the plain step: operators="choose" does not go with schedule='
+                'a saved schedule is one of the plain step: operators="choose" does not go with schedule=; '
+                "leave one of them out"
             )
         prefetch = self.prefetch
         if prefetch is not None and (isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0):
@@ -120,7 +121,9 @@ class PlanOptions:
 
 
 def options_of(budget: object, planning: Planning) -> tuple[PlanOptions, bool | Progress]:
-    """A budget and the keywords of `Planning` as options, and what was said of progress, which bars may show.
+    """Make options of a budget and the keywords of `Planning`.
+
+    Also returns what was said of progress: True asks for bars, which are not made here.
 
     Raises
     ------
@@ -141,7 +144,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def takes_planning(function: F) -> F:
-    """Show the keywords of `Planning`, with their defaults, in the signature of a function that takes them as one."""
+    """Decorate a function that takes `Planning` as keywords: its signature then shows each, with its default."""
     signature = inspect.signature(function)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     defaults = {f.name: f.default for f in fields(PlanOptions)} | {"progress": True}

@@ -47,15 +47,16 @@ def plan_step(
     ----------
     step : callable of one argument
     spec : nest of tf.TensorSpec
-        Of its argument, the batch dimension None.
+        What the argument looks like; its batch dimension is None.
     batch_size : int
-        What None stands for when sizes are counted.
+        The size of a batch, for counting bytes.
     name : str
-        Of the model, for messages.
+        The model's, for messages.
     earlier : sequence of Known
-        Plans for other structures of data, or of before the model was compiled again; one for an equal graph is used.
+        Plans for other structures of data, or from before the model was compiled again. If one has an equal graph, it
+        is used again.
     distribution : Distribution, optional
-        The step is that of all replicas side by side. Budget, batch size and costs are of one.
+        If given, the replicas' steps run side by side. Budget, batch size and costs are those of one replica.
 
     Raises
     ------
@@ -104,10 +105,10 @@ def plan_again(
     distribution: Distribution | None = None,
     expected: bool = False,
 ) -> PlannedStep:
-    """A plan that leaves room for what shares the device while training: input pipeline, callbacks, evaluation.
+    """Make a plan that leaves room for what shares the device in training: input pipeline, callbacks, evaluation.
 
-    After a peak over the budget the new plan keeps one strict order: steps out of order differ by more than was
-    measured.
+    After a peak over the budget the new plan keeps one strict order, because steps out of order differed by more than
+    was measured.
 
     Parameters
     ----------
@@ -186,7 +187,7 @@ def _chosen_and_fitted(
     try:
         found = fit(coded, ledger)
     except InfeasibleBudgetError as error:
-        log.warning("%s: planning without codes, since with them: %s", tracing.name, error)
+        log.warning("%s: planning without codes, because there is no plan with them: %s", tracing.name, error)
         try:
             return job, fit(_with_time(job, ledger), ledger)
         except InfeasibleBudgetError as without:
@@ -196,10 +197,11 @@ def _chosen_and_fitted(
 
 
 def _cheaper(plain: Job, coded: Candidate, ledger: Ledger) -> Candidate | None:
-    """A plan without codes that costs less than one with them; None if there is none.
+    """Find a plan without codes that costs less than one with them; None if there is none.
 
-    Codes were chosen for the first target. Measurements may have raised it since, or found that codes save less than
-    was predicted. So where a plan without them might cost less, if the device lost nothing, a few are measured.
+    Codes were chosen for the first target. Since then, measurements may have raised the target, or shown that codes
+    save less than was predicted. So a plan without codes is considered if it would cost less on a device that loses no
+    memory to pieces. Then a few are measured.
     """
     job, limits, strict_cost = _with_time(plain, ledger), plain.limits, coded.strict_cost
     room, worth = (limits.most_bytes, POLICY.worth) if job.measure else (job.budget_bytes, 0.0)
@@ -224,7 +226,7 @@ def _cost(found: Candidate) -> float:
 
 
 def _with_time(job: Job, ledger: Ledger) -> Job:
-    """The same job with as many seconds for solving as it began with, though others were spent."""
+    """The same job, with as many seconds left for solving as it began with."""
     return job.with_seconds(ledger.solving_seconds + job.options.time_limit)
 
 

@@ -26,7 +26,7 @@ __all__ = ["Known", "PlannedStep", "expected_peak_bytes", "first_report", "repor
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """A plan without its step, whose program holds variables: enough for another step with an equal graph."""
+    """A plan without its step, whose program would hold variables. It serves another step with an equal graph."""
 
     schedule: Schedule
     order: Order
@@ -49,7 +49,7 @@ class PlannedStep:
     jit_compile : bool
         Whether XLA compiles it.
     without : Subject or None
-        Where gradients read codes, the step without them, for a budget that comes to be too small with them.
+        If gradients read codes, the step without codes. It is used when the budget becomes too small for codes.
     """
 
     subject: Subject
@@ -116,7 +116,7 @@ def first_report(
 
 
 def report_again(before: Report, job: Job, ledger: Ledger, found: Candidate, peak_bytes: int, expected: bool) -> Report:
-    """What is said of a plan that takes the place of another, since so much was allocated, or is expected to be."""
+    """Report on a plan that replaces another one, because so much was allocated or is expected to be."""
     return replace(
         before,
         training_peak_bytes=None,
@@ -144,9 +144,9 @@ def _found(job: Job, ledger: Ledger, found: Candidate) -> dict[str, Any]:
 
 
 def expected_peak_bytes(planned: PlannedStep, device: Device) -> int:
-    """What no step is expected to exceed with what lives on the device now: as measured, and all that has come since.
+    """Bytes that no step is expected to exceed now: as measured, plus all that came to the device since.
 
-    One batch of data was there when it was measured.
+    One batch of data was there when the plan was measured.
     """
     report = planned.report
     come = device.foreign_bytes(planned.program.variable_bytes) - report.foreign_bytes - report.input_bytes
@@ -154,7 +154,7 @@ def expected_peak_bytes(planned: PlannedStep, device: Device) -> int:
 
 
 def same_graph(a: Graph, b: Graph) -> bool:
-    """Whether a schedule of one graph is one of the other, and costs as much."""
+    """Whether two graphs have the same schedules, at the same costs."""
     same = a.inputs == b.inputs and a.constant_bytes == b.constant_bytes
     columns = ("kinds", "sizes", "workspace", "held", "recompute_until", "costs")
     return same and all(np.array_equal(getattr(a, c), getattr(b, c)) for c in columns)

@@ -15,7 +15,7 @@ __all__ = ["POLICY", "FitPolicy", "Limits"]
 
 @dataclass(frozen=True)
 class FitPolicy:
-    """Shares, counts and seconds, and why.
+    """Shares, counts and seconds, and why. Each entry begins with what its share is of, or what it multiplies.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class FitPolicy:
     least_seconds : float
         At least, to make the schedule of least known peak cheaper.
     batches : int
-        To keep reserves for: `fit` on arrays keeps six ready, and gradients of about their size lie there, too.
+        How many to keep reserves for. `fit` on arrays keeps six ready; gradients of about their size lie there, too.
     reserves : float
         Of the budget, at most, for these.
     tries_without_codes : int
@@ -102,11 +102,11 @@ class FitPolicy:
     plans_again: int = 3
 
     def beyond_limit(self, peak_bytes: int, limit_bytes: int, on_cpu: bool) -> bool:
-        """Whether steps that take so much may run out of memory below the hard limit of a CPU's allocator."""
+        """Whether steps with this peak may run out of memory under the hard limit of a CPU's allocator."""
         return on_cpu and peak_bytes > self.most * limit_bytes
 
     def reserved_batches(self, prefetch: int | None) -> int:
-        """For how many batches to keep reserves; none where each is made when it is asked for, before all else."""
+        """For how many batches to keep reserves. None if no batch is made before it is asked for (`prefetch` 0)."""
         if prefetch is None:
             return self.batches
         return prefetch + 2 if prefetch else 0

@@ -41,7 +41,7 @@ class NotMeasurable(Exception):
 def fit(
     job: Job, ledger: Ledger, target: int | None = None, strict: bool = False, strict_cost: float | None = None
 ) -> Candidate:
-    """The cheapest schedule found whose steps stay within the budget as measured; without measurement, the first.
+    """Find the cheapest schedule whose steps stay within the budget as measured. Without measurement, the first counts.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def fit(
     strict : bool
         Begin with computations in one strict order.
     strict_cost : float, optional
-        Times the seconds of a step: what strict order was measured to take before.
+        As in `Candidate`, from an earlier measurement.
 
     Returns
     -------
@@ -63,7 +63,7 @@ def fit(
     Raises
     ------
     InfeasibleBudgetError
-        If no schedule fits, or none was measured within the budget; names the least that was.
+        If no schedule fits, or none was measured within the budget. The error names the least budget that would do.
     JitCompileError
         If XLA is to compile the step and cannot.
     NotMeasurable
@@ -98,7 +98,7 @@ def _solved(job: Job, ledger: Ledger, target: int) -> Outcome:
 
 
 def _options(job: Job, ledger: Ledger) -> PlanOptions:
-    """Options that leave some of the time for the targets that follow, if there may be any."""
+    """Options that leave some of the time for targets that may follow."""
     if not job.measure:
         return job.options
     used, limit = ledger.solving_seconds, job.options.time_limit
@@ -106,12 +106,12 @@ def _options(job: Job, ledger: Ledger) -> PlanOptions:
 
 
 def _bare(error: InfeasibleBudgetError) -> InfeasibleBudgetError:
-    """The same error without its traceback, whose frames reach up to the caller's and keep the data of `fit`."""
+    """The same error without its traceback, whose frames would keep the data of `fit` in memory."""
     return InfeasibleBudgetError(str(error), error.budget_bytes, error.minimum_bytes, error.proven, error.sequence)
 
 
 def fit_given(job: Job, ledger: Ledger, saved: dict[str, Any]) -> Candidate | None:
-    """A saved schedule in an order in which its steps stay within the budget; None if they may exceed it in all.
+    """Find an order in which the steps of a saved schedule stay within the budget; None if there is none.
 
     Raises
     ------
@@ -167,7 +167,7 @@ def measure(job: Job, plan: Plan, order: Order, most_bytes: int | None) -> Peak 
     Parameters
     ----------
     most_bytes : int, optional
-        More than this will not do, by however much: no more steps once some took more.
+        A plan that takes more is of no use, by however much. Measuring ends after a few steps if one took more.
 
     Raises
     ------
@@ -197,7 +197,7 @@ def measure(job: Job, plan: Plan, order: Order, most_bytes: int | None) -> Peak 
         if xla and isinstance(error, (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)):
             what = f"XLA cannot compile the step of {program.graph.name!r}"
             raise JitCompileError(f"{what} ({why}): compile the model with jit_compile=False") from error
-        raise NotMeasurable(f"the step fails on made-up data, and compile was given none (data=): {why}") from error
+        raise NotMeasurable(f"the step fails on made-up data ({why}): give compile a batch with data=") from error
     del step
     gc.collect()  # functions lie in cycles, and hold batches
     if peak is None:

@@ -1,4 +1,4 @@
-"""Schedules for a target: what was solved before for the same question comes from the cache (`fit.cache`)."""
+"""Gives schedules for a target, from the cache (`fit.cache`) if the same question was solved before."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def solve_once(graph: Graph, target: int, options: PlanOptions, ledger: Ledger) 
 
 
 def solve_least(graph: Graph, error: InfeasibleBudgetError, options: PlanOptions, ledger: Ledger) -> Schedule:
-    """A schedule for the least budget that an error names: the cheapest found in a while, or else the error's own.
+    """Find a schedule for the least budget that an error names: the cheapest found in a while, or else the error's own.
 
-    Parameters and errors as for `solve_once`; there is none where the error has a sequence.
+    Parameters and errors are those of `solve_once`. If the error has a sequence, nothing is raised.
     """
     cheaper = replace(options, time_limit=max(options.time_limit, ledger.solving_seconds + POLICY.least_seconds))
     if error.sequence is None:
@@ -82,10 +82,10 @@ def solve_least(graph: Graph, error: InfeasibleBudgetError, options: PlanOptions
 
 @contextmanager
 def noted_interrupts() -> Iterator[Callable[[], bool]]:
-    """A function that tells whether the process was interrupted since; whoever handled it, still does.
+    """Give a function that tells whether the process was interrupted since. Interrupts are handled as before.
 
-    Strategies answer Ctrl-C with the best schedule so far, which is not what was asked for. Outside of the main thread,
-    which alone is interrupted, nothing is watched.
+    Strategies answer Ctrl-C with the best schedule so far, which is not what was asked for. Only the main thread is
+    interrupted, so nothing is watched in others.
     """
     noted = threading.Event()
     before = signal.getsignal(signal.SIGINT)

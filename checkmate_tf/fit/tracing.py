@@ -49,7 +49,7 @@ class Tracing:
     def trace(
         self, step: Callable[[Any], Any], spec: Any, distribution: Distribution | None
     ) -> tuple[TracedStep, Replicas | None]:
-        """The traced step: under a distribution that of the first replica, and how the others correspond."""
+        """Trace the step. Under a distribution: the first replica's, and how the others correspond to it."""
         with self.ledger.timed("trace"):
             self.options.tell("trace", 0, 1, self.name)
             if distribution is None:

@@ -47,59 +47,65 @@ def compile(  # noqa: A001 - the name that the package offers
     model : keras.Model
         Built and compiled. It is changed in place; `restore` undoes it. If anything fails it stays as it was.
     budget : int, float or str
-        Total memory of the device (of each one, under `tf.distribute`): bytes, `"1.5GB"`, a fraction of the plain
-        step's predicted peak (0.6, `"60%"`), or `"auto"`, the device's limit.
+        Memory for everything on the device (on each one, under `tf.distribute`), such as parameters and activations:
+        bytes, a size (`"1.5GB"`), a share of the plain step's predicted peak (0.6, `"60%"`), or `"auto"`, the device's
+        limit. The plain step is the model's own, which computes nothing twice.
     batch_size : int, optional
         The largest batch, of all replicas together. Smaller ones work. Not needed if `input_spec` or `data` tells it.
     input_spec : nest of tf.TensorSpec, optional
-        `(x, y)` or `(x, y, sample_weight)`. Needed (or `data`) for models that do not declare their inputs.
+        `(x, y)` or `(x, y, sample_weight)`. Models that do not declare their inputs need this, or `data`.
     data : tuple of arrays or tf.data.Dataset, optional
-        A batch `(x, y)`, on which plans are then measured, or the dataset to train on.
+        One batch `(x, y)`, or the dataset to train on. Plans are measured on a batch that is given here. A dataset only
+        tells types and shapes.
     strategy : str
-        How to schedule; see `checkmate_tf.strategies`.
+        How to schedule: a name in `checkmate_tf.STRATEGIES`.
     costs : str, callable or array
-        `"profile"` (this device, cached), `"roofline"`, `"flops"`, or a function of a tf.Operation.
+        What operations cost. `"profile"` measures them on this device and keeps the times. `"roofline"` models them,
+        `"flops"` counts them. Or a function of a tf.Operation, or an array; see `checkmate_tf.costs.op_costs`.
     time_limit : float
         Seconds that solving may take.
     gap : float
-        Stop solving when the proven gap is below this.
+        Stop solving when (cost - proven lower bound) / cost is below this.
     seed : int
-        Of the search.
+        Of the random search.
     verify : bool
         Measure the plan's real peak where the allocator keeps statistics, and plan again if it is over the budget.
     progress : bool or callable (stage, done, total, text)
-        Show progress bars in a terminal, or call this.
+        True shows progress bars in a terminal. A callable is called instead.
     cache : bool
-        Take the schedule from the user's cache folder if it was solved before for the same graph, costs, budget and
-        options, and keep it there otherwise.
+        Keep schedules in the user's cache folder. One that was solved before for the same graph, costs, budget and
+        options is used again.
     schedule : path, optional
-        A file of `Schedule.save`, such as `model.checkmate.schedule.save(path)`: solve once, and let every worker of a
-        cluster load. It is measured like any other, and planned anew only if it is over the budget then. Other
-        structures of data that come later are planned as ever.
+        A file that `Schedule.save` wrote, for instance with `model.checkmate.schedule.save(path)`. It is used instead
+        of solving: solve once, and let every worker of a cluster load the answer. It is measured like any other. A new
+        schedule is made only if this one is then over the budget. Data of another structure that comes later is
+        planned without it.
     operators : str
-        `"choose"` lets gradients read codes of forward values (a bit for the sign of each element after a ReLU, a byte
-        for each window of a max-pooling, a bit for each element of a mask) where that costs less than to keep or
-        compute the values; the numbers stay the same, bit by bit. `"default"`: as TensorFlow has them.
+        `"default"`: gradients read the values that they read in TensorFlow. `"choose"`: a gradient may read a code
+        instead, which takes less memory: a bit for the sign of each element after a ReLU, a byte for each window of a
+        max-pooling, a bit for each element of a mask. A code is used where that costs less than to keep the value or
+        to compute it again. The numbers stay the same, bit by bit.
     prefetch : int, optional
-        On a CPU, where the input pipeline shares the device: how many batches yours keeps ready beside the one in use.
-        Plans are measured so. By default as `fit` feeds arrays, which keeps several.
+        For a CPU, where the input pipeline shares the device: how many batches your pipeline keeps ready beside the one
+        in use. Plans are measured with as many. By default as `fit` feeds arrays, which keeps several.
 
     Returns
     -------
     keras.Model
-        The same object, with `model.checkmate`, the `Report`. With `jit_compile=True` XLA compiles the planned step
-        (on a CPU; see `emit.xla`); elsewhere `jit_compile` is set to False, with a message.
+        The same object. Its `model.checkmate` is the `Report`. With `jit_compile=True`, XLA compiles the planned step
+        on a CPU (see `emit.xla`). On a GPU `jit_compile` is set to False, with a message.
 
     Raises
     ------
     BudgetError, BatchSizeError, ModelError, JitCompileError
-        For arguments and models that cannot be served.
+        If an argument or the model cannot be used. The message says why, and what to do.
     TraceError, DynamicShapeError, CostError
         If the training step cannot be planned.
     InfeasibleBudgetError
-        If no schedule fits; names the least budget, and the operation that needs it.
+        If no schedule fits. The message names the least budget that would do, and the operation that needs it.
     PlanError
-        If the given schedule cannot be read, is one of another graph (tells what differs), or is over the budget.
+        If the given schedule cannot be read, is one of another graph (the message tells what differs), or is over the
+        budget.
 
     Examples
     --------
@@ -142,22 +148,22 @@ def gradient_function(
     data: Any = None,
     **planning: Unpack[Planning],
 ) -> Callable[..., tuple[tf.Tensor, list[tf.Tensor]]]:
-    """Loss and gradients within a memory budget, for training loops of one's own.
+    """Make a function that gives loss and gradients within a memory budget, for training loops of your own.
 
     Parameters
     ----------
     model : keras.Model
         Built; it need not be compiled.
     loss : callable (y, y_pred) -> tensor, or a Keras loss's name
-        The mean of what it returns, plus the model's own losses, is differentiated.
+        The gradients are those of the mean of what it returns, plus the model's own losses.
     budget, batch_size, input_spec, data, strategy, costs, time_limit, gap, seed, verify, progress, cache, schedule, \
     operators, prefetch
-        As for `compile`. The budget holds gradients, which are alive when the function returns.
+        As for `compile`. Gradients count, too: they are still in memory when the function returns.
 
     Returns
     -------
     callable (x, y) -> (loss, gradients)
-        A tf.function; gradients are in the order of `model.trainable_variables` (None where there is none). Its
+        A tf.function. Gradients are in the order of `model.trainable_variables`; None where there is no gradient. Its
         attribute `checkmate` is the `Report`.
     """
     options, progress = options_of(budget, planning)
@@ -222,19 +228,19 @@ def op_graph(
     input_spec: Any = None,
     data: Any = None,
 ) -> Graph:
-    """The graph of a compiled model's training step that `compile` would schedule.
+    """Give the graph of a compiled model's training step, as `compile` would schedule it.
 
     Parameters
     ----------
     model : keras.Model
-        Built and compiled; it stays as it is, but for its optimizer, which is built.
+        Built and compiled. It stays as it is, except that its optimizer makes its variables.
     batch_size, costs, input_spec, data
         As for `compile`.
 
     Raises
     ------
     CheckmateError
-        As `compile`, except for budgets.
+        As `compile`, except for errors about budgets.
     """
     _check_model(model)
     distribution = distribution_of(model)

@@ -1,4 +1,4 @@
-"""What stands in for a compiled model's training step: plans when data arrives, and watches the peak."""
+"""Stands in for a compiled model's training step. It plans when data arrives, and watches the peak while training."""
 
 from __future__ import annotations
 
@@ -57,15 +57,17 @@ class Controller:
     Attributes
     ----------
     plans : dict
-        Of the model as it is compiled now: by what is trained, the structure of the data and whether Grappler is on.
+        Plans of the model as it is compiled now. The key says what is trained, how the data is structured, and whether
+        Grappler is on.
     earlier : list of Known
-        All plans so far, without their steps: those of an optimizer that was replaced would keep its slots in memory.
+        All plans so far, without their steps. A step would keep the slots of an optimizer that was replaced in memory.
     compiled_since : bool
         Whether the model was compiled again since this stands in for its step.
     key : key of `plans`, or None
         The plan that trains, as far as it is known: that of the last trace, or of the iterator that came last.
     sorts : bool or None
-        Whether Grappler was on when the train function was made; it is made again for another order of terms.
+        Whether Grappler was on when the train function was made. A trace keeps its order of terms, and Grappler changes
+        that order, so the function is made again when this changes.
     """
 
     def __init__(
@@ -118,7 +120,7 @@ class Controller:
         return plan_step(self.plain_step, spec, self.batch_size, options, self.model.name, earlier, self.distribution)
 
     def _key(self, spec: Any) -> Any:
-        """Changes with the data's structure, when a layer is frozen, and with the order in which terms are added."""
+        """What tells plans apart: the data's structure, what is frozen, and the order in which terms are added."""
         structure = str(tf.nest.map_structure(lambda _: 0, spec))
         trained = _Same(tuple(self.model.trainable_variables))
         return (trained, tuple(tf.nest.flatten(spec)), structure, grappler_sorts())
@@ -220,7 +222,7 @@ class Controller:
             self.model.jit_compile = self.jit_compile
 
     def make_room(self) -> None:
-        """Before training, plan again if what has come to the device (the data of `fit`) will fill the budget.
+        """Plan again before training, if what has come to the device since (the data of `fit`) will fill the budget.
 
         Raises
         ------
@@ -261,7 +263,7 @@ class Controller:
         _put(self.model, "train_function", None)
 
     def runs(self, data: Any) -> None:
-        """Note which plan serves the data that `fit` trains on next, where an iterator tells it before."""
+        """Note which plan serves the data that `fit` trains on next. Only an iterator tells that in advance."""
         try:
             changed = self.note(data.element_spec)
         except (AttributeError, CheckmateError):  # batches one by one, or of replicas
@@ -270,7 +272,7 @@ class Controller:
             _put(self.model, "checkmate", self.report)
 
     def note(self, spec: Any) -> bool:
-        """Note that the plan for such batches trains, if there is one; whether that is another than before."""
+        """Note that the plan for such batches trains, if there is one. Returns whether the plan changes by that."""
         key = self._key(open_batch(spec))
         changed = key in self.plans and key != self.key
         if changed:
@@ -278,7 +280,7 @@ class Controller:
         return changed
 
     def watch(self) -> None:
-        """Note the device's peak while training; over the budget, plan again with the difference taken off."""
+        """Note the device's peak while training. If it is over the budget, plan again with the difference taken off."""
         device = self._device()
         if not (self.options.verify and device.measurable and self.key in self.plans):
             return
@@ -309,7 +311,7 @@ class Controller:
         return find_device() if self.distribution is None else self.distribution.device
 
     def _plan_again(self, key: Any, peak: int, expected: bool = False) -> None:
-        """Put a plan with room for the rest of training in the place of the one at `key`.
+        """Replace the plan at `key` by one that leaves room for all else that training allocates.
 
         Raises
         ------
@@ -320,7 +322,7 @@ class Controller:
         tried, budget = planned.report.replanned, planned.report.budget_bytes
         if tried >= POLICY.plans_again:
             raise InfeasibleBudgetError(
-                f"{tried} plans were made anew for what else is on the device, and none keeps the budget of "
+                f"the plan was made anew {tried} times for what else is on the device, and never kept the budget of "
                 f"{format_bytes(budget)} while training; raise it to {format_bytes(peak)} or lower the batch size",
                 budget,
                 peak,
@@ -338,7 +340,7 @@ class Controller:
 
     @property
     def report(self) -> Report:
-        """Of the plan that trains, or of the last one if the model was compiled again and has none yet."""
+        """On the plan that trains, or on the last one if the model was compiled again and has no plan yet."""
         return self.plans[self.key].report if self.key in self.plans else self.earlier[-1].report
 
 
@@ -350,8 +352,8 @@ def _put(model: keras.Model, name: str, value: Any) -> None:
 def build_training(model: keras.Model, spec: Any, step: Callable[[Any], Any]) -> None:
     """Create the optimizer's slots and the variables of losses and metrics, as Keras does at the first fit.
 
-    A step that creates variables would be traced twice: by a model that cannot be built so, and by a `train_step` of
-    one's own, which may train some of the variables, or have other optimizers.
+    A step that creates variables has to be traced twice. That still happens to a model that cannot be built here, and
+    with a `train_step` of one's own: it may train only some of the variables, or have other optimizers.
 
     Parameters
     ----------
@@ -388,9 +390,10 @@ def _build_whole(optimizer: keras.Optimizer, variables: list[Any]) -> None:
 def _limit_batch(
     flat: list[tf.Tensor], spec: list[Any], batch_size: int, replicas: int, place: str | None
 ) -> tuple[list[tf.Tensor], list[tf.Operation]]:
-    """The same tensors, after a check that the batch of a replica is no larger than planned; and the check.
+    """Check that the batch of a replica is no larger than planned.
 
-    What does not read the batch (counters, seeds) must come after the check too.
+    Returns the same tensors, which are read after the check, and the check itself. What does not read the batch
+    (counters, seeds) must come after the check, too.
     """
     message = f"{_TOO_LARGE}{_batch_message(batch_size, replicas, 'more')}{_TOO_LARGE}"
     checks = []

@@ -1,4 +1,4 @@
-"""Whose model it is: Keras 3, or Keras 2 as the package tf_keras keeps it; what differs between them is asked here."""
+"""Tells Keras 3 from Keras 2, which the package tf_keras keeps. What differs between the two is asked for here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["as_called", "compiled_with", "framework_of", "in_thread", "is_compil
 def framework_of(model: Any) -> Any:
     """The package whose `Model` it is, `keras` or `tf_keras`; None if it is neither's.
 
-    tf_keras is not imported: whoever has such a model has done so.
+    tf_keras is not imported here: whoever has such a model has imported it.
     """
     legacy: Any = sys.modules.get("tf_keras")
     packages = (keras, legacy) if hasattr(legacy, "Model") else (keras,)
@@ -26,14 +26,14 @@ def framework_of(model: Any) -> Any:
 
 
 def as_called(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A step as the model's `fit` calls it: tf_keras lets autograph convert layers, losses and steps of one's own."""
+    """Wrap a step as the model's `fit` calls it: tf_keras lets autograph convert layers, losses and custom steps."""
     if isinstance(model, keras.Model):
         return step
     return api.tf_convert(step, ag_ctx.ControlStatusCtx(ag_ctx.Status.ENABLED))
 
 
 def in_thread(function: Callable[..., Any], *given: Any) -> Any:
-    """Call a function in a thread of its own: no graph is under construction there, no tape records, no replica runs.
+    """Call a function in a thread of its own, where no graph is being built, no tape records and no replica runs.
 
     What Keras keeps for each thread (the generator of unseeded random numbers, the default types) is as in this one.
     """
@@ -59,7 +59,7 @@ def is_compiled(model: Any) -> bool:
 
 
 def compiled_with(model: Any) -> tuple[Any, ...]:
-    """What `model.compile` makes for the training step, of which some is another object after each call."""
+    """What `model.compile` makes for the training step. Each call makes some of these objects anew."""
     legacy = ("optimizer", "compiled_loss", "compiled_metrics")
     names = ("optimizer", "_compile_loss", "_compile_metrics", "_loss_tracker")
     return tuple(getattr(model, name, None) for name in (names if isinstance(model, keras.Model) else legacy))

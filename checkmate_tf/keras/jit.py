@@ -1,4 +1,4 @@
-"""Whether XLA is to compile a model's planned step, and what does not go with it."""
+"""Decides whether XLA compiles a model's planned step, and refuses what does not go with XLA."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("checkmate_tf")
 
 
 def resolve_jit(model: Any, operators: str, distribution: Distribution | None) -> bool:
-    """Whether the user asked for XLA and it can be had: on a CPU. Elsewhere a message tells that it is not.
+    """Whether XLA is to compile the planned step: if the user asked for it, on a CPU. Elsewhere a message says no.
 
     Parameters
     ----------
@@ -31,9 +31,9 @@ def resolve_jit(model: Any, operators: str, distribution: Distribution | None) -
     Raises
     ------
     JitCompileError
-        For models of tf_keras, and those on several devices.
+        For models of tf_keras, and for models on several devices.
     OperatorsError
-        If operators are to be chosen, which is served neither under XLA nor on several devices.
+        If operators are to be chosen. That works neither under XLA nor on several devices.
     """
     jit_compile = _asked(model)
     if operators == "choose" and (jit_compile or distribution is not None):

@@ -149,12 +149,12 @@ def _last_line(error: BaseException, path: Path) -> str:
 
 
 def compile_if_needed(model: Any, optimizer: str | None, loss: str | None) -> str:
-    """Compile a model that is not, or when told to.
+    """Compile a model that is not compiled yet, or that the user wants to be compiled with something else.
 
     Returns
     -------
     str
-        What was chosen, to be told; empty if the model is left as it is.
+        What was chosen, as a line to print; empty if the model is left as it is.
 
     Raises
     ------

@@ -42,7 +42,7 @@ def data_spec(model: keras.Model, batch_size: int | None, input_spec: Any, data:
     BatchSizeError
         If none of the three tells the batch size, or they disagree.
     ModelError
-        If the model's data cannot be told from the model alone.
+        If the model does not tell what its data looks like.
     """
     if batch_size is not None and (isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1):
         raise BatchSizeError(f"batch_size={batch_size!r} is not a positive whole number")
@@ -55,14 +55,17 @@ def data_spec(model: keras.Model, batch_size: int | None, input_spec: Any, data:
     else:
         raise BatchSizeError(f"no batch size: memory cannot be planned without one; {_ASK}")
     if batch_size is None and found is None:
-        raise BatchSizeError(f"the batch dimension of the given data is open; {_ASK}")
+        raise BatchSizeError(f"the batch dimension of the given data is open, so the batch size is unknown; {_ASK}")
     if batch_size is not None and found is not None and found > batch_size:
-        raise BatchSizeError(f"the given data has batches of {found}, batch_size is {batch_size}: they must agree")
+        raise BatchSizeError(
+            f"the given data has batches of {found}, batch_size is {batch_size}: they must agree; leave batch_size "
+            "out, or give a larger one"
+        )
     return open_batch(spec), batch_size or int(found or 0)
 
 
 def spec_of_tensors(data: Any) -> Any:
-    """Specs of a batch of tensors, None where there is none, the batch dimension open.
+    """Specs of a batch of tensors. Their batch dimension is open; None stays None.
 
     Raises
     ------

@@ -51,36 +51,37 @@ def max_batch_size(
     Parameters
     ----------
     model_or_graph : keras.Model or Graph
-        A model is drawn at layer level (`layers.graph`), parameters and their gradients resident. A graph is that of
-        one sample.
+        A model becomes a graph with a node for each layer (`layer_graph`); its parameters and their gradients are in
+        memory throughout. A graph is that of one sample.
     memory : int, float or str
         Bytes, or a size such as `"16GB"`.
     max_overhead : float or "one-forward"
-        Most recomputation: a share of the step's cost, or one more forward pass (the paper's).
+        Most recomputation that is allowed: a share of the step's cost, or one more forward pass (the paper's limit).
     fixed_bytes : int, optional
-        For a graph: the part of its `constant_bytes` that does not grow with the batch. Default: all of it.
+        For a graph: the part of its `constant_bytes` that does not grow with the batch. Default: all of them.
     inputs : bool
         For a model: count the batch of inputs, too. The published figures do not.
     costs : str
-        For a model: "flops".
+        For a model: where costs come from. There is only "flops".
     time_limit : float
-        Seconds.
+        Seconds for the search.
     seed : int
-        Of the search.
+        Of the random search.
     progress : callable, optional
-        Called with (seconds, batch size, upper bound, upper bound over batch size - 1) about once a second; while the
-        answer is verified after each trial, with the largest batch that trained and the largest that may.
+        Called about once a second with (seconds, batch size, upper bound, upper bound / batch size - 1). While the
+        answer is verified, it is called after each trial, with the largest batch that trained and the largest that may.
     verify : bool
-        For a compiled Keras model: train the answer in a child process whose device may take no more than `memory`,
-        compiled for a budget of a little less (an allocator loses some to fragments), and bisect down to a batch that
-        trains. Minutes. The result's `verified` tells what was measured. The child loads the model from a temporary
-        `.keras` file without running code from it; for a model with classes of its own use the command line,
-        `checkmate-tf max-batch file.py:function --verify`.
+        For a compiled Keras model: train the answer in a child process whose device may take no more than `memory`. The
+        model is compiled for a budget of a little less, because an allocator loses some memory to fragments. If the
+        batch does not train, smaller ones are tried by bisection. That takes minutes. The result's `verified` tells
+        what was measured. The child loads the model from a temporary `.keras` file, and runs no code from it. For a
+        model with classes of its own, use the command line: `checkmate-tf max-batch file.py:function --verify`.
 
     form : str
-        How the answer is found. "search": by search and a bound, for networks. "linear": the exact program of least
-        peak, in an integer solver. "quadratic": the paper's bilinear program, in Gurobi; the licence in its wheel ends
-        at 8 or 9 nodes. The last two hold where a stage computes a node at most once.
+        How the answer is found. "search": a search, and a proven bound, for networks. "linear": the exact program of
+        least peak, in an integer solver. "quadratic": the paper's bilinear program, in Gurobi. Without a full licence
+        of Gurobi that ends at 8 or 9 nodes. The last two look only at schedules that compute a node at most once in a
+        stage.
 
     Returns
     -------
@@ -91,14 +92,14 @@ def max_batch_size(
     StrategyError
         If there is no such form, or no solver or licence for it.
     BudgetError
-        If `memory` cannot be read as a size, or is to be tried for real and this machine has less.
+        If `memory` cannot be read as a size. Also if the answer is to be verified, and this machine has less memory.
     InfeasibleBudgetError
         If not even one sample fits, or trains.
     ModelError, TraceError, DynamicShapeError, CostError
-        If the model has no graph of layers, the limits make no sense, or a model to verify is not compiled or cannot
-        be saved and loaded.
+        If the model has no graph of layers, or a limit makes no sense. Also if a model to verify is not compiled, or
+        cannot be saved and loaded.
     KeyboardInterrupt
-        If nothing has trained yet when verification is interrupted.
+        If verification is interrupted before any batch trained.
 
     Examples
     --------

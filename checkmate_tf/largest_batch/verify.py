@@ -1,9 +1,9 @@
-"""The largest batch, for real: trained in a child under a hard limit, and less of it until it trains.
+"""Finds the largest batch for real: trains the predicted one in a child under a hard limit, and smaller ones after it.
 
 The prediction (`strategies.max_batch`) counts the bytes of layers. A real step also has optimizer slots, values inside
-layers, workspaces of kernels and an allocator that loses some memory to fragments, so the largest batch that trains is
-smaller. Each probe is a `trial`, in a process of its own. Where memory is to be had is on the first GPU, or else the
-CPU.
+layers and workspaces of kernels, and an allocator loses some memory to fragments. So the largest batch that trains is
+smaller. Each batch is tried by a `trial`, in a process of its own. It uses the memory of the first GPU, or of the CPU
+if there is none.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ __all__ = ["Source", "find_largest", "saved", "try_for_real"]
 log = logging.getLogger("checkmate_tf")
 
 PRECISION = 0.05
-"""How far, as a share of it, the largest batch that trained may be from the largest that could."""
+"""The search ends when the largest batch that trained is within this share of the largest that might."""
 
 MOST_PROBES = 8
-"""Probes after which the largest batch that trained so far will do."""
+"""After so many probes, the largest batch that trained so far is the answer."""
 
 TIMEOUT = 600.0
 """Seconds that a child may take."""
@@ -106,14 +106,14 @@ def try_for_real(
     tell: Tell | None = None,
     told: Callable[[Probe, int, int], None] | None = None,
 ) -> MaxBatch:
-    """Train the predicted batch in a child under a hard limit, and less of it until it trains.
+    """Train the predicted batch in a child under a hard limit. If it fails, find the largest smaller one that trains.
 
     Parameters
     ----------
     found : MaxBatch
         The prediction.
     source : Source
-        The model that it is of.
+        The model that was predicted for.
     max_overhead : float or "one-forward"
     seed : int
     tell : callable (stage, done, total, text), optional
@@ -129,13 +129,13 @@ def try_for_real(
     Raises
     ------
     BudgetError
-        If this machine has less memory than that.
+        If this machine has less memory than was predicted for.
     InfeasibleBudgetError
         If not even one sample trains.
     CheckmateError
-        If a trial fails for a reason that has nothing to do with memory; of the child's type.
+        If a trial fails for a reason that has nothing to do with memory. The error has the type that the child's had.
     KeyboardInterrupt
-        If nothing has trained yet; the child was ended. Later an interrupt ends the search, with what has trained.
+        If nothing has trained yet; the child is ended. Later, an interrupt ends the search with what has trained.
     """
     gpu = _has_gpu()
     installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -266,7 +266,7 @@ def _probe(trial: Trial, gpu: bool, tell: Tell | None) -> Probe:
 
 
 def _raise_if_hopeless(trial: Trial, outcome: Outcome) -> None:
-    """A smaller batch helps if memory was short, a kernel failed, time was up, or the process crashed; else raise."""
+    """Raise, unless a smaller batch may help: after a lack of memory, a failed kernel, a crash, or too much time."""
     name, text = outcome.failed.get("failed", ""), outcome.failed.get("text", "")
     short = outcome.out_of_memory or outcome.status < 0 or outcome.status in (OUT_OF_MEMORY, FAILED)
     if short or name == InfeasibleBudgetError.__name__:

@@ -21,9 +21,9 @@ from .report import Report
 
 __all__ = ["graph_section", "report_section"]
 
-_CELLS = 30_000_000  # of a matrix that is drawn
-_NODES = 4_000  # of a graph that is drawn
-_ROWS = 25  # of a list of nodes
+_CELLS = 30_000_000  # at most, of a matrix that is drawn
+_NODES = 4_000  # at most, of a graph that is drawn
+_ROWS = 25  # at most, of a list of nodes
 
 
 def graph_section(graph: Graph, answers: Sequence[Answer] = ()) -> Section:

@@ -29,7 +29,7 @@ class Peak:
         The most of all steps.
     sure_bytes : int
         What no later step is expected to exceed: as far above the most as that is above the median.
-    seconds : float
+        What no later step is expected to exceed: `bytes`, and once more what it is above the median of the steps.
         The least that a step took: other work on the machine makes the others slower.
     """
 
@@ -57,13 +57,13 @@ class Attempt:
     target_bytes : int
         What the schedule had to fit, by prediction.
     predicted_bytes : int
-        Its peak by the evaluator.
+        The schedule's peak by the evaluator.
     peak : Peak or None
-        By the allocator; None if it ran out of memory or could not be measured.
+        Measured by the allocator; None if it ran out of memory or could not be measured.
     overhead : float
-        Predicted, over the plain step.
+        Predicted cost over the plain step's, minus 1.
     strict : bool
-        Whether all computations were put in one order.
+        Whether computations keep one strict order.
     codes : int
         How many gradients read codes.
     """
@@ -85,53 +85,54 @@ class Attempt:
 class Report:
     """What `compile` did.
 
-    Sizes are bytes and totals of the device: parameters, optimizer slots, inputs, gradients, activations, workspace.
+    Sizes are in bytes. Peaks and the budget are totals of the device: they hold parameters, optimizer slots, inputs,
+    gradients, activations and workspace. The plain step is the model's own, without recomputation.
 
     Attributes
     ----------
     model, device : str
     batch_size : int
-        Of each replica.
+        The largest batch of each replica.
     replicas : int
         How many devices run this plan, each on its share of the batch.
     asked : str
-        The budget as given.
+        The budget as it was given.
     budget_bytes, plain_peak_bytes, predicted_peak_bytes : int
         The budget, the plain step's predicted peak, and the plan's predicted peak.
     measured_peak_bytes : int or None
-        By the device's allocator, other tenants of the device (`foreign_bytes`) included: the most of several steps.
+        The highest of several steps, by the device's allocator. All else on the device (`foreign_bytes`) is in it.
     sure_bytes : int or None
-        What no later step is expected to exceed, by how much those steps differ; within the budget.
+        What no later step is expected to exceed, judged by how much those steps differ. It is within the budget.
     not_measured : str
-        Why not, if it was not.
+        Why the peak was not measured; empty if it was.
     foreign_bytes : int
-        What else was on the device when the plan was measured.
+        What else was on the device when the plan was measured, such as other models.
     variable_bytes, input_bytes : int
         Parts of every peak.
     overhead, proven_overhead : float
-        Cost of recomputation over the step's cost: the plan's, and the least that any schedule can have at the plan's
-        target, by the relaxation.
+        Cost of recomputation, as a share of the plain step's cost. The first is the plan's. The second is the least
+        that any schedule can have for the plan's target, as the relaxation proves.
     attempts : tuple of Attempt
         Plans tried on the device, in order.
     seconds : mapping from stage ("trace", "costs", "solve", "emit and measure") to seconds
-        "solved before", if it is there: what schedules from the cache took when they were made.
+        If it has "solved before", that is what schedules from the cache took when they were made.
     schedule : Schedule
     training_peak_bytes : int or None
-        Most bytes on the device since this plan was made, evaluation and input pipeline included: updated while it
-        trains.
+        Most bytes on the device since this plan was made, evaluation and input pipeline included. Updated in training.
     expected_bytes : tuple of int
-        Peaks expected with the data of `fit` before training began, too near the budget, that led to new plans.
+        Peaks that were expected before training, with the data of `fit`. They came too near the budget, so each led to
+        a new plan.
     exceeded_bytes : tuple of int
-        Peaks over the budget, measured while training, that led to new plans.
+        Peaks over the budget that were measured while training. Each led to a new plan.
     encodings : mapping from kind to int
         How many gradients read codes of forward values instead of the values, with `operators="choose"`.
     plain_cost : float or None
-        Of the plain step, where the schedule's graph is not that step's: with encodings.
+        Cost of the plain step, if the schedule's graph has encodings; None if it is the plain step's graph.
     strict : bool
         Whether computations keep one strict order.
     strict_cost : float or None
-        What that order takes, in parallelism: the seconds of a step in it over those out of order, as measured; None if
-        no plan was measured in both.
+        What strict order costs in parallelism: seconds of a step in that order over seconds of a step out of order, as
+        measured. None if no plan was measured in both.
     """
 
     model: str
@@ -162,7 +163,7 @@ class Report:
 
     @property
     def base_cost(self) -> float:
-        """Of the plain step, in the unit of the costs."""
+        """Cost of the plain step, in the unit of the costs."""
         return self.schedule.graph.base_cost if self.plain_cost is None else self.plain_cost
 
     @property
@@ -171,7 +172,7 @@ class Report:
 
     @property
     def step_ratio(self) -> float:
-        """Time of a step over the plain step's, expected: recomputation, and what strict order was measured to take."""
+        """Expected time of a step over the plain step's: recomputation times what strict order was measured to take."""
         order = self.strict_cost if self.strict and self.strict_cost is not None else 1.0
         return (1 + self.overhead) * order
 
@@ -182,7 +183,7 @@ class Report:
 
     @property
     def replanned(self) -> int:
-        """How many plans were made anew for what else is on the device."""
+        """How many plans were made anew, to leave room for what else is on the device."""
         return len(self.expected_bytes) + len(self.exceeded_bytes)
 
     @property
@@ -219,7 +220,7 @@ class Report:
     def plot(
         self, path: str | Path | None = None, *, samples: Sequence[Sequence[float]] | None = None, **options: Any
     ) -> Figure:
-        """Memory predicted and, as far as it was measured, measured; see `draw.report_plot.plot_report`.
+        """Draw memory over a step: predicted, and measured as far as it was. See `draw.report_plot.plot_report`.
 
         Parameters
         ----------

@@ -1,7 +1,7 @@
 """Linear and integer programs behind one small interface: `solve_milp(milp, solver, limits) -> Solution`.
 
-Matrices are SciPy sparse, built once by the strategies. `SOLVERS` is the registry. Solvers are imported when first
-used, each in a process of its own.
+The strategies build the matrices once, as SciPy sparse. `SOLVERS` is the registry. Solvers are imported when they are
+first used, and each runs in a process of its own.
 """
 
 from .gurobi import gurobi_licence

@@ -1,7 +1,7 @@
 """CP-SAT (OR-Tools) for integer programs.
 
-CP-SAT knows integers only. Rows with integer coefficients (or a small decimal multiple that is) are exact. Others are
-scaled and rounded so that no point is let in that the row keeps out: sizes up, the budget down. Points may then be
+CP-SAT knows integers only. Rows with integer coefficients, or with some decimal multiple that is integer, are exact.
+Others are scaled and rounded: sizes up, the budget down. So a point that a row keeps out stays out. Other points may be
 lost, so neither a bound nor infeasibility is claimed. The objective is rounded down, which keeps its bound valid.
 """
 

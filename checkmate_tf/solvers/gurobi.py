@@ -1,4 +1,4 @@
-"""Gurobi, the paper's solver, and which licence it has here.
+"""Gurobi, the solver that the paper used. Tells which licence is here, too.
 
 `python -m checkmate_tf.solvers.gurobi` prints "none", "size-limited" or "full", and why.
 """
@@ -22,7 +22,7 @@ LIMIT = 2_000
 """Variables and constraints that the licence in gurobipy's wheel allows."""
 
 QUADRATIC_LIMIT = 200
-"""Variables that it allows where a row has products (measured with Gurobi 13.0; rows up to `LIMIT` still)."""
+"""Variables that it allows if a row has products (measured with Gurobi 13.0). Rows may still be up to `LIMIT`."""
 
 _TOO_LARGE = 10010
 
@@ -33,7 +33,7 @@ def gurobi_licence(timeout: float = 30.0) -> str:
 
 
 def licence_details(timeout: float = 30.0) -> dict[str, str]:
-    """Probe, and never fail. In a process of its own: a licence server that does not answer would hang the caller.
+    """Probe the licence in a process of its own, and never fail. A licence server that hangs must not hang the caller.
 
     Returns
     -------

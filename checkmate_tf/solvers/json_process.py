@@ -1,7 +1,7 @@
-"""A solver in a process of its own, that tells what it finds as lines of JSON.
+"""Runs a solver in a process of its own, which tells what it finds as lines of JSON.
 
-A crash, a hang or a lack of memory there costs only the answers that had not come yet. Data goes as an NPZ file of
-plain arrays (no pickle) in a folder that both see and that is removed at the end.
+If the process crashes, hangs or runs out of memory, only answers that had not come yet are lost. Data goes as an NPZ
+file of plain arrays (no pickle), in a folder that both processes see. The folder is removed at the end.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class JsonProcess:
     Attributes
     ----------
     folder : Path
-        Of the NPZ file; for larger answers.
+        The folder of the NPZ file. Larger answers are written there, too.
 
     Notes
     -----
@@ -92,12 +92,12 @@ class JsonProcess:
 
     @property
     def running(self) -> bool:
-        """Whether more may come."""
+        """Whether more messages may come."""
         return self._process is not None and (self._process.poll() is None or self._reader.is_alive())
 
     @property
     def ending(self) -> str:
-        """How the process ended, in words; empty if as it should, or not yet."""
+        """How the process ended, in words. Empty if it ended as it should, or has not ended yet."""
         if self._process is None:
             return "the solver's process did not start"
         try:

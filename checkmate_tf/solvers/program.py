@@ -58,7 +58,7 @@ class Milp:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """What a solver says.
+    """What a solver found.
 
     Attributes
     ----------
@@ -66,9 +66,9 @@ class Solution:
         "optimal", "feasible" (a point, not proved best), "infeasible" or "unknown".
     x : (variables,) float or None
     objective : float
-        Of x; infinite without one.
+        Of x; infinite if there is no x.
     bound : float
-        A proven lower bound; minus infinity without one, infinite if infeasible.
+        A proven lower bound. Minus infinity if there is none; infinite if the program is infeasible.
     solver : str
         Who solved it.
     detail : str

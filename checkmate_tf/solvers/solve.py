@@ -1,7 +1,7 @@
 """One interface to all solvers: `solve_milp`. Every solve is in a process of its own.
 
-OR-Tools crashes in a process that has TensorFlow loaded; and only a process can be given a limit of memory, or be ended
-at a limit of time, without its caller.
+OR-Tools crashes in a process that has loaded TensorFlow. Also, only a process can be given a limit of memory, or be
+ended when its time is over, without harm to its caller.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def solve_milp(
     Raises
     ------
     StrategyError
-        If the solver does not exist, is not installed or licensed, or does not serve this kind of program.
+        If the solver does not exist, is not installed or licensed, or does not solve this kind of program.
     KeyboardInterrupt
         On Ctrl-C with nothing to return.
     """
@@ -142,7 +142,7 @@ class _Answer:
     def run(
         self, time_limit: float, gap: float, memory_limit: int | None, progress: SolverProgress | None
     ) -> str | None:
-        """Solve; why the solver cannot, if so."""
+        """Solve. Returns None, or the reason if the solver cannot solve this program."""
         begun = time.perf_counter()
         with JsonProcess(f"{__package__}.worker", self._arrays(time_limit, gap, memory_limit)) as process:
             try:

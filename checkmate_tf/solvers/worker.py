@@ -87,7 +87,7 @@ def _load(where: str, path: list[str]) -> SolverFunction:
 
 
 def main(path: str) -> None:
-    """Solve; failures are told, too."""
+    """Solve, and tell the parent of failures, too."""
     keep_output()
     try:
         run(Path(path))

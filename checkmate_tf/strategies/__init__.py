@@ -32,8 +32,8 @@ def solve(
     ----------
     graph : Graph
     budget : int, float or str
-        Total, constants included: bytes (4_000_000_000), a size ("4GB", "512MiB"), or a share (0.6, "60%") of the peak
-        without rematerialization. The constants are left out of that peak, and added to the share.
+        Total, constants included: bytes (4_000_000_000), a size ("4GB", "512MiB"), or a share (0.6, "60%"). A share is
+        one of the peak without rematerialization, less the constants. The constants are then added to it.
     strategy : str
         One of `STRATEGIES`.
     options : SolveOptions, optional
@@ -48,11 +48,11 @@ def solve(
     BudgetError
         If the budget cannot be read, or is negative.
     StrategyError
-        If there is no such strategy, or it does not serve this graph.
+        If there is no such strategy, or it cannot schedule this graph.
     InfeasibleBudgetError
         If no schedule fits the budget, or none was found.
     PlanError
-        If a strategy returns a schedule that does not fit: a bug.
+        If a strategy returns a schedule that does not fit. That is a bug: please report it.
 
     Examples
     --------
@@ -72,9 +72,19 @@ def solve(
 
 
 def minimum_budget(graph: Graph, time_limit: float = 12.0) -> tuple[int, int, int]:
-    """Bytes that any schedule needs, bytes that a known schedule needs, and the node that needs the first.
+    """Find between which bytes the least budget lies that a schedule of a graph can keep.
 
-    See `strategies.search.minimum_budget.minimum_budget`.
+    Parameters
+    ----------
+    graph : Graph
+    time_limit : float
+        Seconds, of which 12 at most are used.
+
+    Returns
+    -------
+    proven_lower_bytes, achievable_bytes, node : int
+        No schedule fits below the first number of bytes. A schedule is known for the second. Both include constants.
+        Computing `node` is what needs the first.
     """
     from .search.minimum_budget import minimum_budget as bracket
 

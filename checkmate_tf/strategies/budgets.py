@@ -33,14 +33,13 @@ def budget_in_bytes(budget: object, graph: Graph) -> int:
         An int is bytes. A float in (0, 1] is a share, and bytes above. Text is bytes ("700_000_000"), a size with a
         unit ("4GB", "512MiB"), or a share ("60%"); a bare fraction is refused in text.
     graph : Graph
-        Of the share: a share is one of the peak without rematerialization less the constants, to which the constants
-        are then added.
+        A share is one of its peak without rematerialization, less the constants. The constants are then added.
 
     Raises
     ------
     BudgetError
-        If it cannot be read, is negative, is more than 2**62 bytes, or is "auto", which means a device; for text also
-        if it is a number of bytes that shows that a unit was forgotten.
+        If it cannot be read, is negative, is more than 2**62 bytes, or is "auto", which is for devices only. Also if
+        text has so few bytes that a unit must have been forgotten.
 
     Examples
     --------

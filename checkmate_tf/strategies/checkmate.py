@@ -1,11 +1,12 @@
-"""The default strategy: the eviction search for schedules, and beside it, in another process, a proven lower bound.
+"""The default strategy: an eviction search for schedules, and beside it, in another process, a proven lower bound.
 
-Both serve problem (9) of Checkmate (Jain et al., MLSys 2020, section 4) without a licensed solver: the search gives the
-schedule, the relaxation (`bound`) says how far from the optimum it can be, and its keep-sets are starts for the search.
+Both are about problem (9) of Checkmate (Jain et al., MLSys 2020, section 4): the cheapest schedule within a budget.
+Neither needs a licensed solver. The search gives the schedule. The relaxation (`bound`) says how far from the optimum
+it can be, and what the relaxation keeps is where the search starts.
 
-In graphs without a backward pass many values are read late, and recomputing one needs others kept for its sake, which
-the search seldom finds. There CP-SAT looks for schedules in a third process (`moccasin.improve`), and the search soon
-leaves the processors to it.
+In graphs without a backward pass many values are read late. To recompute one of them, others must be kept for its sake,
+which the search seldom finds. There CP-SAT looks for schedules in a third process (`moccasin.improve`), and the search
+soon leaves the processors to it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ __all__ = ["checkmate"]
 log = logging.getLogger(__name__)
 
 _STALL = 5e-4  # of the base cost: an improvement below this in the last quarter of the time is not worth waiting for
-_PATIENCE = 3.0  # seconds at least
+_PATIENCE = 3.0  # seconds that it goes on in any case
 _QUIET = 10.0  # seconds after which a bound that has not moved for half of the time is taken for done
 _ALONE = 3.0  # seconds after which the search leaves the processors to CP-SAT in a graph without a backward pass
 _TICK = 0.2  # seconds between two looks at its news
@@ -58,7 +59,7 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
 
     Notes
     -----
-    Stops at the gap, at the time limit, on Ctrl-C (with what it has), or when it settles, if that is asked for.
+    Stops at the gap, at the time limit, on Ctrl-C (with what it has), or when it settles (`SolveOptions.settle`).
     """
     begun = time.perf_counter()
     done = without_solving(graph, budget_bytes, "checkmate", options)
@@ -136,7 +137,7 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
 
 
 class _Improver(ExitStack):
-    """CP-SAT, from nothing; and if that has led to nothing for a while, from the search's schedule."""
+    """CP-SAT, started from nothing. If it finds nothing for a while, it starts again from the search's schedule."""
 
     def __init__(self, graph: Graph, budget_bytes: int, options: SolveOptions) -> None:
         super().__init__()

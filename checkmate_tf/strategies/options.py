@@ -12,19 +12,19 @@ Progress = Callable[[float, float, float, float], None]
 
 @dataclass(frozen=True)
 class MoccasinOptions:
-    """What only Moccasin minds: "moccasin", "moccasin-free", and their part of "checkmate".
+    """What only Moccasin takes into account: "moccasin", "moccasin-free", and Moccasin's part in "checkmate".
 
     Parameters
     ----------
     copies : int or sequence of n int
-        Most computations of each node that CP-SAT plans: Moccasin's C, or C_v of each node.
+        How often CP-SAT may compute a node: Moccasin's C, or one C_v for each node.
     workers : int
-        Threads of CP-SAT. 0: one a core, or all cores but two in "checkmate", which has other work for those.
+        Threads of CP-SAT. 0: one for each core. In "checkmate": one for each core but two, which have other work.
 
     Raises
     ------
     ValueError
-        If a node may not be computed at all, or there are fewer than 0 threads.
+        If `copies` allows a node no computation at all, or there are fewer than 0 threads.
     """
 
     copies: int | Sequence[int] = 2
@@ -44,24 +44,25 @@ class SolveOptions:
     Parameters
     ----------
     time_limit : float
-        Seconds. The best schedule found so far is returned then.
+        Seconds. Then the best schedule found so far is returned.
     gap : float
         Stop when (cost - lower bound) / cost is proven to be at most this.
     seed : int
-        Of the random search.
+        Of the random search: with another one it takes another course.
     solver : str
-        For strategies that solve programs: "auto" (what is installed, licensed and fits), "gurobi", "highs", "scip",
-        "cp-sat" or "pdlp".
+        For strategies that solve programs: "auto" (one that is installed, licensed and fits the program), "gurobi",
+        "highs", "scip", "cp-sat" or "pdlp".
     memory_limit : int, optional
-        Bytes that a solver's process may take; it is ended beyond, with what it has found. Default: none.
+        Bytes that a solver's process may take. A process that needs more is ended, and what it found is used. Default:
+        no limit.
     settle : bool
-        Stop, too, when the bound is done (or has not moved for half of the time) and the last quarter of the time has
-        brought less than 0.05% of the base cost: for a user who waits.
+        Stop early if a user who waits would gain little. Two things must hold: the lower bound is final, or has not
+        moved for half of the time; and the last quarter of the time has saved less than 0.05% of the base cost.
     progress : callable, optional
         Called with (seconds, best cost, lower bound, gap) about once a second; costs in the graph's unit. The best
         cost is infinite until a schedule is found.
     moccasin : MoccasinOptions
-        What only Moccasin minds.
+        What only Moccasin takes into account.
 
     Raises
     ------

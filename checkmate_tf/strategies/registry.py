@@ -41,7 +41,7 @@ class StrategyFunction(Protocol):
         InfeasibleBudgetError
             If no schedule fits the budget, or none was found.
         StrategyError
-            If the strategy does not serve this graph, or a solver that it needs is missing.
+            If the strategy cannot schedule this graph, or a solver that it needs is missing.
         """
 
 
@@ -54,14 +54,17 @@ class Strategy:
     load : callable () -> StrategyFunction
         Gives the function. Its module is imported when this is first called.
     title, source : str
-    general : True, False or "partly"
+    title, source : str
+        What it does, in a few words, and the paper that it is from.
         Whether it takes any graph; "partly": any, but it finds few places to cut in many, or any with a backward pass.
+        Whether it takes any graph. "partly": it takes any, but in many finds few places to cut; or it takes any that
+        has a backward pass.
     cost_aware : True, False or "partly"
-        Whether it minds what each node costs.
+        Whether it takes into account what each node costs.
     memory_aware : True, False or "partly"
-        Whether it works towards the budget; "partly": it tries schedules made without it and takes one that fits.
+        Whether it works towards the budget. "partly": it makes schedules without it, and takes one that fits.
     proves : bool
-        Whether its schedules come with a lower bound beyond the base cost.
+        Whether its schedules come with a lower bound above the base cost.
     """
 
     load: Callable[[], StrategyFunction]
@@ -199,7 +202,7 @@ STRATEGIES: dict[str, Strategy] = {
     "lp-rounding": Strategy(_lp_rounding, "relaxation, rounded in two phases", _JAIN, True, True, True),
     "lp-rounding-random": Strategy(_lp_rounding_random, "relaxation, rounded at random", _JAIN, True, True, True),
     "twremat": Strategy(_twremat, "divide and conquer on a tree decomposition", _TREES, True, False, "partly"),
-    "xla-greedy": Strategy(_xla_greedy, "the greedy pass of XLA, as told there", _TREES, True, False, True),
+    "xla-greedy": Strategy(_xla_greedy, "the greedy pass of XLA, as in that paper", _TREES, True, False, True),
     "moccasin": Strategy(_moccasin, "retention intervals in the input order", _BARTAN, True, True, True),
     "moccasin-free": Strategy(_moccasin_free, "retention intervals in any order", _BARTAN, True, True, True),
     "monet-noop": Strategy(_monet_noop, "forward values by stages of the backward pass", _SHAH, "partly", True, True),

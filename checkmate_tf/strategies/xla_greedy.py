@@ -1,14 +1,14 @@
 """XLA's greedy rematerialization (GreedyRemat of the TWRemat paper).
 
-The training order is walked through with a memory limit. Where a computation exceeds it, that value is given up whose
-rematerialization lowers memory there the most, again and again until the limit is met or nothing lowers it; then the
-walk goes on. A value that is given up is computed again right before its next reader, and the walk goes through that
+The training order is walked through with a memory limit. If a computation exceeds it, the value is given up whose
+recomputation lowers memory there the most. That is repeated until the limit is met or nothing lowers memory. Then the
+walk goes on. A value that was given up is computed again right before its next reader. The walk goes through that
 computation, too, when its turn comes.
 
-One value is given up at a time, and its inputs are not: an input in memory stays until the recomputation, and one that
-is dead by now has to be kept from its last reader on, so that its bytes count against the gain. This is why the
-heuristic ends at half of the memory in a plain chain, and finds next to nothing where every value was made from one
-that is dead (section 4.1 of [1]_: "modest" savings that grow linearly).
+One value is given up at a time, and its inputs are not. An input that is in memory stays until the recomputation. An
+input that is dead by now has to be kept from its last reader on, and its bytes count against the gain. So the heuristic
+ends at half of the memory in a plain chain. It finds next to nothing where every value was made from one that is dead
+(section 4.1 of [1]_: "modest" savings that grow linearly).
 
 Where the paper is brief, or plans have rules of their own:
 
@@ -50,8 +50,8 @@ _MOST_COPIES = 64  # nothing more is given up once there are this many computati
 def xla_greedy(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
     """Walk through the training order with the budget for a limit.
 
-    If that ends above the budget, other limits are tried, ascending from just below it, until a walk keeps to its
-    limit: one may be within the budget all the same, and their least peak is what can be reached.
+    If the walk ends above the budget, other limits are tried, ascending from just below it, until a walk keeps to its
+    limit. One of these walks may be within the budget all the same. Their least peak is what can be reached.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def xla_greedy(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedu
     Raises
     ------
     InfeasibleBudgetError
-        If no walk ends within the budget; `minimum_bytes` is the least peak of them.
+        If no walk ends within the budget. `minimum_bytes` is the least peak of them.
     """
     begun = time.perf_counter()
     best = keep_all(graph)

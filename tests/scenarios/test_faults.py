@@ -474,7 +474,7 @@ def test_what_cannot_be_written_whole_is_not_written(name, tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("path", "says"),
     [
-        ("a.xyz", "none of a picture; give one of .*png.*svg"),
+        ("a.xyz", "not a picture format; give one of .*png.*svg"),
         ("file/a.png", "folder .*file' cannot be made"),
         ("folder.png", "it is not a file"),
     ],

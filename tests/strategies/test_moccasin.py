@@ -237,7 +237,7 @@ def test_a_budget_that_is_too_small_names_the_least_peak(strategy, below):
 def test_what_its_number_of_copies_rules_out_is_not_called_proven():
     graph = chain(4)
     plain = keep_all(graph).peak_bytes
-    with pytest.raises(InfeasibleBudgetError, match="none is ruled out") as caught:
+    with pytest.raises(InfeasibleBudgetError, match="one may exist") as caught:
         moccasin(graph, plain - 1, replace(PATIENT, moccasin=MoccasinOptions(1, workers=1)))
     assert (caught.value.proven, caught.value.minimum_bytes) == (False, plain)
 
@@ -354,6 +354,6 @@ def test_an_interrupt_gives_the_best_so_far(monkeypatch, caplog):
 def test_a_solver_without_memory_is_a_failure_that_is_said(caplog):
     graph = unet(2)
     budget = int(0.8 * keep_all(graph).peak_bytes)
-    with caplog.at_level(logging.WARNING), pytest.raises(InfeasibleBudgetError, match="none is ruled out"):
+    with caplog.at_level(logging.WARNING), pytest.raises(InfeasibleBudgetError, match="one may exist"):
         moccasin(graph, budget, SolveOptions(memory_limit=1 << 20))
     assert "the solver's process" in caplog.text

@@ -323,7 +323,7 @@ def test_monet_noop_is_a_strategy():
 
 def test_a_budget_that_the_program_does_not_reach():
     graph = chain(4)
-    with pytest.raises(InfeasibleBudgetError, match="bounds memory from above, has no solution") as caught:
+    with pytest.raises(InfeasibleBudgetError, match="counts more memory than is needed, has no solution") as caught:
         monet(OperatorGraph(graph, {}), 3, EXACT)
     assert not caught.value.proven
     assert caught.value.minimum_bytes > 3

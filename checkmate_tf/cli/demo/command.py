@@ -1,4 +1,4 @@
-"""`checkmate-tf demo`: one network trained plainly and compiled, under a limit that is too low for it as it is.
+"""`checkmate-tf demo`: trains one network plainly and compiled, under a limit that is too low for the plain one.
 
 Three runs, each in a process of its own:
 
@@ -6,9 +6,9 @@ Three runs, each in a process of its own:
 2. plain, under a hard limit of the allocator: runs out of memory;
 3. compiled by `checkmate_tf.compile` for the budget, under the same limit: trains.
 
-The budget is 60% of the first run's measured peak, and the hard limit 10% above the budget: an allocator cannot use
-its last bytes, since free memory lies in pieces between tensors. Should those pieces be too small for the compiled run
-all the same, it is run once more with 75% of the budget under the same limit, and that is said.
+The budget is 60% of the first run's measured peak. The hard limit is 10% above the budget: an allocator cannot use its
+last bytes, since free memory lies in pieces between tensors. If these pieces are too small even for the compiled run,
+it is run once more with 75% of the budget under the same limit. The demo says so.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .run import Run
 __all__ = ["DEMO", "QUICK", "SHARE", "Demo", "run_demo"]
 
 SHARE = 0.60
-ROOMS = (1.0, 0.75)  # if free memory lies in too small pieces for one plan, a second for less
+ROOMS = (1.0, 0.75)  # shares of the budget: the second is tried if free memory lies in too small pieces for the first
 
 DEMO = Run("ResNet50", image_size=96, batch_size=32, steps=16)
 QUICK = Run("MobileNet", image_size=96, batch_size=32, steps=10, time_limit=10.0)
@@ -37,7 +37,7 @@ QUICK = Run("MobileNet", image_size=96, batch_size=32, steps=10, time_limit=10.0
 
 @dataclass(frozen=True)
 class Demo:
-    """What came of it.
+    """What the three runs have shown.
 
     Attributes
     ----------

@@ -1,7 +1,7 @@
-"""A training run of the demo, in a process of its own: `python -m checkmate_tf.cli.demo.run '{"model": ...}'`.
+"""Trains a network for the demo, in a process of its own: `python -m checkmate_tf.cli.demo.run '{"model": ...}'`.
 
-The allocator's limit is the environment's; what the run does comes as one JSON argument. For its messages see
-`device.in_child`.
+The environment sets the allocator's limit. One JSON argument says what the run does. `device.in_child` has its
+messages.
 """
 
 from __future__ import annotations

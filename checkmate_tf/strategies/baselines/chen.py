@@ -9,7 +9,7 @@ and 4; as baselines of Checkmate (Jain et al., MLSys 2020), Table 1 and section 
   candidate and start again from 0. They search b around one good guess. Here every b is tried that makes a difference
   (or a geometric series of them, where there are too many), and the cheapest schedule that fits the budget is taken.
 
-Neither minds what nodes cost, and what is kept stays until its last use.
+Neither takes into account what nodes cost. What is kept stays until its last use.
 """
 
 from __future__ import annotations

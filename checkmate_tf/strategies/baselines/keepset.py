@@ -1,8 +1,8 @@
-"""Schedules from keep-sets: forward values to keep, everything else computed again when the backward pass needs it.
+"""Schedules from keep-sets. A keep-set is what to keep of the forward pass; all else is computed again when needed.
 
-The heuristics before Checkmate choose which values of the forward pass to keep, and Checkmate generalises them to any
-graph by solving for the R that is optimal for their S, "via a graph traversal per row of R that fills in entries when a
-needed value is not in memory" (Jain et al., MLSys 2020, section 5.1). This is that traversal, and the S it serves:
+The heuristics before Checkmate choose which values of the forward pass to keep. Checkmate takes them to any graph: it
+solves for the R that is optimal for their S, "via a graph traversal per row of R that fills in entries when a needed
+value is not in memory" (Jain et al., MLSys 2020, section 5.1). This is that traversal, and the S that it serves:
 
 - A kept value, the loss, and every value of the backward pass is in memory from its first computation to its last use.
 - The kept values cut the forward pass into segments, which the backward pass goes through from the last to the first.
@@ -192,7 +192,7 @@ def cheapest_that_fits(
 
 
 def does_not_fit(graph: Graph, budget_bytes: int, strategy: str, least_bytes: int) -> InfeasibleBudgetError:
-    """The error of a strategy of whose schedules the smallest needs `least_bytes`, constants included."""
+    """The error of a strategy whose smallest schedule needs `least_bytes`, constants included."""
     message = (
         f'budget {format_bytes(budget_bytes)} is too small for strategy "{strategy}", whose smallest schedule for this '
         f'model needs {format_bytes(least_bytes)}; raise the budget, lower the batch size or use strategy="checkmate"'

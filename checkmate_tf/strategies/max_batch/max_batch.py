@@ -1,13 +1,13 @@
 """The largest batch that trains in a given memory at a bounded cost (Checkmate, section 6.3).
 
-The paper maximises the batch size B with memory rows in B x M_i, a quadratic program. Memory is fixed + B z, where z is
-the peak of a schedule for one sample, and costs grow with B on both sides of the limit; so the largest B belongs to the
-schedule of least peak z within the cost limit, a linear program:
+The paper maximises the batch size B with memory rows in B x M_i, which is a quadratic program. But memory is fixed +
+B z, where z is the peak of a schedule for one sample, and costs grow with B on both sides of the limit. So the largest
+B belongs to the schedule of least peak z within the cost limit. To find that is a linear program:
 
     B = floor((memory - fixed) / z)
 
-The relaxation (`bound.peak_bounds`) bounds z from below and so B from above; the eviction search looks for schedules at
-budgets between what is known and what is not ruled out.
+The relaxation (`bound.peak_bounds`) bounds z from below, and so B from above. The eviction search looks for schedules
+at budgets between what is known and what is not ruled out.
 """
 
 from __future__ import annotations

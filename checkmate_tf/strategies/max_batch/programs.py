@@ -103,7 +103,7 @@ def max_batch_linear(
 
 @dataclass(frozen=True, eq=False)
 class _Task:
-    """What is asked. `one`: the graph of what grows, for one sample; `room`: the memory without what does not."""
+    """What is asked. `one` is the graph of all that grows, for one sample; `room` is the memory less what does not."""
 
     graph: Graph
     one: Graph
@@ -122,7 +122,7 @@ class _Task:
 class _Program:
     """A program whose last variable stands for the batch or the peak.
 
-    `start` makes its point of one of problem (9); `peak` makes bytes of one sample of its objective.
+    `start` makes a point of it from one of problem (9). `peak` makes bytes of one sample from its objective.
     """
 
     milp: Milp
@@ -218,8 +218,8 @@ def _check_licence(graph: Graph) -> None:
     found = licence_details()
     if found["licence"] == "none":
         raise StrategyError(
-            f'the quadratic form needs Gurobi ({found["detail"]}); use the linear form (form="linear"), of the same '
-            "optimum"
+            f'the quadratic form needs Gurobi ({found["detail"]}); use the linear form (form="linear"), which has '
+            "the same optimum"
         )
     if found["licence"] != "full" and variables > QUADRATIC_LIMIT:
         raise StrategyError(

@@ -13,7 +13,7 @@ from ...units import format_bytes
 __all__ = ["MOST_BATCH", "cost_limit", "one_sample", "samples", "scaled", "too_small"]
 
 MOST_BATCH = 10**9
-"""The largest batch that is told; samples of no bytes fit in any number."""
+"""The largest batch that is ever given as an answer: samples of no bytes fit in any number."""
 
 
 def cost_limit(graph: Graph, max_overhead: float | str) -> float:
@@ -51,7 +51,7 @@ def scaled(graph: Graph, batch_size: int, fixed_bytes: int) -> Graph:
 
 
 def one_sample(graph: Graph, fixed_bytes: int | None) -> tuple[Graph, int]:
-    """What grows with the batch, for one sample, as a graph whose constants all grow; and what does not grow, in bytes.
+    """Split the graph of one sample: what grows with the batch, as a graph, and the bytes of what does not grow.
 
     Raises
     ------
@@ -60,7 +60,10 @@ def one_sample(graph: Graph, fixed_bytes: int | None) -> tuple[Graph, int]:
     """
     fixed = graph.constant_bytes if fixed_bytes is None else int(fixed_bytes)
     if not 0 <= fixed <= graph.constant_bytes:
-        raise BudgetError(f"fixed_bytes is {fixed}, but the graph's constant_bytes are {graph.constant_bytes}")
+        raise BudgetError(
+            f"fixed_bytes is {fixed}, but the graph's constant_bytes are {graph.constant_bytes}; give a number "
+            "from 0 to that"
+        )
     return replace(graph, constant_bytes=graph.constant_bytes - fixed), fixed
 
 
@@ -73,8 +76,8 @@ def too_small(memory_bytes: int, fixed_bytes: int, peak_bytes: int, proven: bool
     """The error where not even one sample fits; `peak_bytes` is the least known for one."""
     least = fixed_bytes + peak_bytes
     return InfeasibleBudgetError(
-        f"one sample needs {format_bytes(least)} at this cost, {format_bytes(fixed_bytes)} of it whatever the batch, "
-        f"but the memory is {format_bytes(memory_bytes)}",
+        f"one sample needs {format_bytes(least)} at this cost ({format_bytes(fixed_bytes)} of it for any batch), but "
+        f"the memory is {format_bytes(memory_bytes)}; give more memory, or allow more recomputation",
         memory_bytes,
         least,
         proven=proven,

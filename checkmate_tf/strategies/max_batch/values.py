@@ -1,4 +1,4 @@
-"""What is found of the largest batch: by prediction, and by training for real (`largest_batch`)."""
+"""What is found of the largest batch, by prediction and by training for real (`largest_batch`)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Probe:
     ending : str
         "trained", or what went wrong, in words.
     seconds : float
-        What the trial took, the start of the process included.
+        What the trial took, starting its process included.
     peak_bytes, step_seconds, overhead : optional
-        If it trained: most that was allocated in a step, median time of a step but the first, and the plan's
+        If it trained: most bytes allocated in a step, median seconds of a step without the first, and the plan's
         recomputation as a share of the step's FLOPs.
     minimum_bytes : int or None
-        If no schedule fitted: the least budget known to do.
+        If no schedule fitted: the least budget that is known to do.
     """
 
     batch_size: int
@@ -76,16 +76,16 @@ class MaxBatch:
     upper_bound : int
         Proven: no schedule within the cost limit trains more samples.
     schedule : Schedule
-        For that batch: its graph has the sizes and costs of `batch_size` samples.
+        The schedule for that batch. Its graph has the sizes and costs of `batch_size` samples.
     memory_bytes : int
-        What was asked.
+        The memory that was asked about.
     fixed_bytes : int
-        Of it what does not grow with the batch.
+        The part of it that does not grow with the batch.
     max_cost : float
         The cost limit for that batch, in the graph's unit.
     seconds : float
     verified : Verified or None
-        What trained in that memory for real, if it was tried; all else here is the prediction.
+        What trained in that memory for real, if that was tried. All other attributes are predictions.
     """
 
     batch_size: int

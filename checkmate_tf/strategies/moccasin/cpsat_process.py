@@ -1,6 +1,6 @@
 """Moccasin's two phases in a process of their own: `python -m checkmate_tf.strategies.moccasin.cpsat_process FILE.npz`.
 
-CP-SAT then shares no process with TensorFlow, has limits of time and memory, and Ctrl-C is its caller's to handle. Each
+So CP-SAT shares no process with TensorFlow, and can have limits of time and memory. Ctrl-C is left to its caller. Each
 better solution and bound goes to standard output as one line of JSON.
 """
 

@@ -69,13 +69,13 @@ def moccasin(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule
     budget_bytes : int
         Constants included.
     options : SolveOptions
-        `gap` is that to the solver's own bound, which `progress` hears of, too; `solver` may be "auto" or "cp-sat";
-        `moccasin.copies` is C, or C_v for each node.
+        `gap` is the gap to the solver's own bound, which `progress` hears of, too. `solver` may be "auto" or "cp-sat".
+        `moccasin.copies` is C, or one C_v for each node.
 
     Returns
     -------
     Schedule
-        Its `solver` says if CP-SAT proved it optimal for this C and order. Its lower bound is 0, see above.
+        Its `solver` says whether CP-SAT proved it optimal for this C and order. Its lower bound is 0 (see above).
 
     Raises
     ------
@@ -97,20 +97,21 @@ def improve(
 ) -> IntervalsProcess:
     """Look for better schedules than one that is known, in the order of the graph.
 
-    A node may be computed C times (`MoccasinOptions.copies`), or as often as in `sequence`. Without one (empty), it is
-    Moccasin from its phase 1. It takes `MoccasinOptions.workers` threads, or leaves two cores to the search and the
-    bound.
+    A node may be computed C times (`MoccasinOptions.copies`), or as often as in `sequence` if that is more. If
+    `sequence` is empty, this is Moccasin from its phase 1. It takes `MoccasinOptions.workers` threads; by default it
+    leaves two cores to the search and the bound.
 
     Returns
     -------
     IntervalsProcess
-        Not entered yet. Its "sequence" messages need not fit the budget, if there was no sequence.
+        Not entered yet. If there was no sequence, its "sequence" messages need not fit the budget.
 
     Notes
     -----
-    Measured from a schedule of the search: on random layered graphs (100 to 250 nodes) this takes most of what the
-    search loses, 10.1 to 4.0% and 33.6 to 12.8% of overhead. On ResNet50 and a transformer at 20 and 15% of their peak
-    it gains below 0.04 points in the time of the search, nor does a neighbourhood of 6 to 28 stages at a time.
+    Measured from a schedule of the search: on random layered graphs (100 to 250 nodes) this takes off most of what the
+    search loses. Overhead falls from 10.1 to 4.0%, and from 33.6 to 12.8%. On ResNet50 and a transformer, at 20 and 15%
+    of their peak, it gains below 0.04 points in the time of the search. A neighbourhood of 6 to 28 stages at a time
+    gains no more.
     """
     workers = options.moccasin.workers or max(2, (os.cpu_count() or 1) - 2)
     copies = np.maximum(_copies(graph, options), np.bincount(np.array(sequence, dtype=np.int64), minlength=len(graph)))

@@ -27,7 +27,7 @@ def two_phases(
     start: Sequence[int],
     tell: Callable[..., None],
 ) -> None:
-    """Phase 1, and phase 2 if that found a schedule that fits (section 2.4). Not in a process that has TensorFlow.
+    """Run phase 1, and phase 2 if that found a schedule that fits. Not for a process that has loaded TensorFlow.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def two_phases(
     until : float
         When to stop, as `time.time` counts.
     start : sequence of int
-        A schedule that fits: phase 1 is left out then.
+        A schedule that fits. If it is given, phase 1 is left out.
     tell : callable
         Hears of solutions and bounds, as keywords: `phase`, and `sequence`, or `bound`, with `proved` at the end.
     """

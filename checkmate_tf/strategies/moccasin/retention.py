@@ -112,7 +112,7 @@ class Retention:
         return slot if self.free else slot * len(self.graph) + node
 
     def _stages(self, k: int, copies: int, last: int) -> list[range]:
-        """The stages in which each interval of node k may start, without those where it serves nobody."""
+        """The stages in which each interval of node k may start, without those where nobody could use it."""
         end = max(k + 1, min(int(self.graph.recompute_until[k]), last + 1, len(self.graph)))
         return [range(k, k + 1), *(range(k + c, end) for c in range(1, min(copies, end - k)))]
 

@@ -1,10 +1,10 @@
-"""Implementations of operators chosen around any strategy: which ways and which schedule cost least within a budget.
+"""Chooses implementations of operators around any strategy: the ways and the schedule that cost least in a budget.
 
-A choice is a graph (`OperatorGraph.choose`), so any strategy schedules it. Three choices are solved first: every node
-in its default way, in its lightest (the fewest bytes read and held), in its cheapest. From the best of them, ways are
-changed one at a time in the schedule at hand, its computations in the same order: a mask that saves nothing where the
-value is in memory anyhow is dropped, a cheaper way is taken where there is room for it. Then the choice is solved anew,
-and so on while that helps.
+A choice gives a graph (`OperatorGraph.choose`), so any strategy can schedule it. Three choices are solved first: every
+node in its default way, in its lightest way (the fewest bytes read and held), and in its cheapest way. From the best of
+them, ways are changed one at a time, while the schedule keeps its computations in the same order. A mask is dropped if
+it saves nothing because the value is in memory anyhow. A cheaper way is taken if there is room for it. Then the choice
+is solved anew, and so on as long as that helps.
 
 MONeT (Shah et al., ICLR 2021) chooses both in one program (`monet`); this is a search, and needs no such program.
 
@@ -54,24 +54,24 @@ def choose_operators(
     budget_bytes : int
         Constants included.
     options : SolveOptions, optional
-        Its time limit is for all solves together, of which there are one to a handful.
+        The time limit is for all solves together. There are one to a handful of them.
     strategy : str
         One of `STRATEGIES`, for the schedules.
     inexact : bool
-        Whether ways may be chosen that do not give the same bits (`Implementation.error`).
+        Whether ways may be chosen whose values have other bits (`Implementation.error`).
 
     Returns
     -------
     Chosen
-        Never dearer than the schedule that the strategy finds, in its share of the time, with all default ways. Status
-        and bound are of the schedule, so of this choice: other choices may cost less.
+        It never costs more than what the strategy finds, in its share of the time, with all default ways. Status and
+        bound are about the schedule for this choice: other choices may cost less.
 
     Raises
     ------
     InfeasibleBudgetError
-        If no schedule was found in any way: the error of the choice that needs the least.
+        If no choice has a schedule. It is the error of the choice that needs the least.
     StrategyError
-        If there is no such strategy, or it does not serve the graph.
+        If there is no such strategy, or it cannot schedule the graph.
     """
     options = options or SolveOptions()
     return _Chooser(operators, int(budget_bytes), options, strategy, inexact).run()

@@ -9,8 +9,8 @@ Of the ways that `layers.operators.layer_operators` offers, for the layers that 
 - *delayed precision reduction*, on request: what is read of other values has fewer bits (if it was made with `bits`).
   **This changes the gradients.**
 
-Computing ReLUs in place is no choice in these graphs. The choice is a point, not a curve: it knows of no budget. That
-is what MONeT (table 3) compares with.
+Computing ReLUs in place is no choice in these graphs. The rule knows of no budget, so it makes one choice for all
+budgets. MONeT (table 3) compares with that.
 
 What it does badly: sparsity is one assumed number for all ReLUs.
 """
@@ -32,7 +32,7 @@ def gist(operators: OperatorGraph, *, reduced: bool = False) -> Chosen:
     ----------
     operators : OperatorGraph
     reduced : bool
-        Whether values are read in fewer bits. Their ways say so (`Implementation.error`).
+        Read values in fewer bits, too. This changes the gradients, and `Implementation.error` of these ways says so.
 
     Returns
     -------

@@ -3,9 +3,9 @@
 `monet` solves the paper's 0-1 program on an operator graph, `monet_noop` (MONeT-NoOp in the paper) on a graph that has
 one way a node. The schedule of the eviction search in the default ways is the start, where the program can express it.
 
-What it does badly: what is computed again is bounded from above in memory and gradients never are computed again, so
-the least budget is above that of "checkmate"; and a program of this size is slow without Gurobi beyond some dozens of
-forward nodes.
+What it does badly: for what is computed again, the program counts more memory than is needed, and it never computes
+gradients again. So its least budget is above that of "checkmate". Without Gurobi, a program of this size is slow beyond
+some dozens of forward nodes.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ def monet(
     budget_bytes : int
         Constants included.
     options : SolveOptions, optional
-        Of its fields `time_limit`, `gap`, `seed`, `solver`, `memory_limit` and `progress`.
+        Used are `time_limit`, `gap`, `seed`, `solver`, `memory_limit` and `progress`.
     inexact : bool
-        Whether ways may be chosen that do not give the same bits, as the paper's do (batch normalisation from its
-        output).
+        Whether ways may be chosen whose values have other bits, as in the paper (batch normalisation from its output).
 
     Returns
     -------
     Chosen
-        `bound` is the solver's, of the program. It is none of what other strategies can do: the program takes too much
-        memory for needed. So the schedule's lower bound is the cost of computing each node in its cheapest way once.
+        `bound` is the solver's, for the program. It does not hold for other strategies, because the program counts
+        more memory than is needed. So the schedule's own lower bound is what it costs to compute each node once, in
+        its cheapest way.
 
     Raises
     ------
     StrategyError
-        If there are no forward or no backward nodes, or the solver asked for does not serve.
+        If there are no forward or no backward nodes, or the solver that was asked for cannot be used.
     InfeasibleBudgetError
         If the program has no solution, or none was found in time.
     PlanError
-        If the evaluator finds more memory than the budget: a bug.
+        If the evaluator finds more memory than the budget. That is a bug: please report it.
     """
     begun = time.perf_counter()
     options = options or SolveOptions()
@@ -121,7 +121,7 @@ def monet_noop(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedu
     Returns
     -------
     Schedule
-        It is "optimal" only if nothing is computed twice: the bound of the program is none of the evaluator's model.
+        It is "optimal" only if nothing is computed twice: the program's bound does not hold in the evaluator's model.
 
     Raises
     ------
@@ -165,9 +165,9 @@ def _infeasible(graph: Graph, budget_bytes: int, solution: Solution, options: So
     known = minimum_budget(graph, options.time_limit, options.seed)[1]
     asked, least = format_bytes(budget_bytes), format_bytes(known)
     why = (
-        "MONeT's program, which bounds memory from above, has no solution"
+        "MONeT's program, which counts more memory than is needed, has no solution"
         if solution.status == "infeasible"
-        else f"{solution.solver} found no schedule ({solution.detail or 'in time'}), though none is ruled out"
+        else f"{solution.solver} found no schedule ({solution.detail or 'in time'}), though one may exist"
     )
     return InfeasibleBudgetError(
         f'budget {asked} is too small: {why}; strategy="checkmate" has a schedule for {least} in the default ways; '

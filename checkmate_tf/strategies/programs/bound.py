@@ -1,4 +1,4 @@
-"""A proven lower bound: the schedule seen only at some moments (the ES relaxation).
+"""A proven lower bound, from a program that looks at the schedule only at some moments (the ES relaxation).
 
 Boundaries are nodes b_0 < b_1 < ... In the memory while b_m is first computed, X[m, i] = 1 if the value of i < b_m is
 there; A[m, i] = 1 if i is computed after that and before b_{m+1} (or the end). For every permitted schedule,
@@ -12,9 +12,9 @@ there; A[m, i] = 1 if i is computed after that and before b_{m+1} (or the end). 
     X + A >= 1                        at the end, for sinks
     cost >= sum_{i < b_0} C_i + sum_{m, i} C_i A[m, i]
 
-so the least cost of the linear or the integer program is a lower bound for any set of boundaries, with recomputation of
-any node. It is refined by adding boundaries where the relaxed schedule holds too much in between. Values are left out
-where nobody could use them any more: a schedule that holds those is no cheaper.
+So the least cost of the linear or the integer program is a lower bound for any set of boundaries, with recomputation of
+any node. To raise the bound, boundaries are added where the relaxed schedule holds too much in between. Values that
+nobody could use any more are left out: a schedule that holds them is no cheaper.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def relax(graph: Graph, budget_bytes: int, boundaries: NDArray[np.int64]) -> Rel
 
 
 def relax_peak(graph: Graph, max_cost: float, boundaries: NDArray[np.int64]) -> Relaxation:
-    """The same program turned round: the least memory (in units of the plain peak, constants left out) at a cost.
+    """The same program turned round: the least memory (in units of the plain peak without constants) at a cost.
 
     The memory z that every boundary shares is the last variable, and the objective; cost <= `max_cost` is the last row.
     """

@@ -1,7 +1,7 @@
 """The bound in a process of its own: `python -m checkmate_tf.strategies.programs.bound_process GRAPH.npz`.
 
-A solver that crashes, hangs or is killed then costs only the bound, and it has a core of its own. The graph comes as an
-NPZ file of plain arrays (no pickle); each better bound goes to standard output as one line of JSON.
+So a solver that crashes, hangs or is killed costs only the bound, and it has a core of its own. The graph comes as an
+NPZ file of plain arrays (no pickle). Each better bound goes to standard output as one line of JSON.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class BoundProcess(JsonProcess):
     time_limit : float
         Seconds.
     memory_limit : int, optional
-        Bytes of address space that the process may have; beyond, it ends with what it has told.
+        Bytes of address space that the process may have. If it needs more it ends; what it told so far counts.
     max_cost : float, optional
         Bound the peak of schedules that cost no more than this, instead of the cost of those that fit the budget.
 

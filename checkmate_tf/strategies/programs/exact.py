@@ -1,4 +1,4 @@
-"""Small graphs to the end: the program by lifetimes with every stage in the grid, solved with proof."""
+"""Solves small graphs to the end, with proof: the program by lifetimes, in which every stage may recompute."""
 
 from __future__ import annotations
 

@@ -39,13 +39,13 @@ def milp(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
     budget_bytes : int
         Constants included.
     options : SolveOptions
-        Of all its fields, `solver` and `memory_limit` too.
+        All fields are used, `solver` and `memory_limit` too.
 
     Returns
     -------
     Schedule
-        Its lower bound is the solver's, over schedules with at most one computation of a node a stage. It is "optimal"
-        if the gap is closed to 1e-9.
+        Its lower bound is the solver's, for schedules that compute a node at most once in a stage. It is "optimal" if
+        the gap is closed to 1e-9.
 
     Raises
     ------
@@ -84,8 +84,8 @@ def milp(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
 def unpartitioned(graph: Graph, budget_bytes: int, options: SolveOptions) -> Solution:
     """The general form (1d, 1e), whose n stages may compute any nodes: the paper's comparison, not a strategy.
 
-    Its solution is a sequence in which first computations need not come in the order of the graph and a node may occur
-    more than once between two of them, so there is no frontier-advancing `Schedule` of it.
+    First computations in its solution need not come in the order of the graph, and a node may occur more than once
+    between two of them. So the solution has no frontier-advancing `Schedule`.
 
     Returns
     -------
@@ -142,9 +142,9 @@ def _infeasible(graph: Graph, budget_bytes: int, known_bytes: int, solution: Sol
     asked, known = format_bytes(budget_bytes), format_bytes(known_bytes)
     proven = solution.status == "infeasible"
     why = (
-        "problem (9) has no solution (proven), whatever is computed again once a stage"
+        "no schedule that computes a node at most once in a stage fits it (proven)"
         if proven
-        else f"{solution.solver} found no schedule ({solution.detail or 'in time'}), though none is ruled out"
+        else f"{solution.solver} found no schedule ({solution.detail or 'in time'}), though one may exist"
     )
     return InfeasibleBudgetError(
         f"budget {asked} is too small: {why}; the least budget with a known schedule is {known}; raise the budget to "

@@ -5,16 +5,16 @@ Solve the relaxation under (1 - eps) of the budget, with eps = 0.1 to make up fo
 R[t-1, i] where S[t, i] needs it (1c), then R[t, i] where an edge needs it (1b), until nothing is violated. Then look
 whether the schedule fits the budget.
 
-A relaxation has many optima: where memory allows it, a value may be kept in part or in whole for nothing, and a
-first-order solver ends between them (of ResNet50's S* two fifths are above 0 and below 1/2), so that nearly everything
-is computed again in every stage. Where that does not fit, the relaxation is solved once more with a reward for keeping
-values, and its solution, which costs 0.1 to 1.3% more than the optimum where that was looked at, is rounded.
+A relaxation has many optima. Where memory allows it, a value may be kept in part or in whole for nothing, and a
+first-order solver ends somewhere between: of ResNet50's S*, two fifths are above 0 and below 1/2. Then nearly
+everything is computed again in every stage. If that does not fit, the relaxation is solved once more with a reward for
+keeping values, and that solution is rounded. It costs 0.1 to 1.3% more than the optimum where that was looked at.
 
 Rounding R* and S* entry by entry instead gives schedules that compute nodes without their inputs: `round_naively` and
 `round_naively_at_random` are here to show it.
 
-What it does badly: nothing makes the rounded schedule fit. It may not where memory is scarce, since kappa leaves the
-relaxation blind to what is freed when.
+What it does badly: nothing makes the rounded schedule fit. Where memory is scarce it may not, since kappa makes the
+relaxation blind to when values are freed.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ EPSILON = 0.1
 """Part of the budget that the relaxation has to leave free."""
 
 ACCURACY = 1e-4
-"""Relative error of large relaxations. Their bound is safe whatever it is; of what is rounded, the cost changed by 0.1%
-and the peak by 9% against an error of 1e-6 (MobileNet at 12 GB, which takes a tenth of the time)."""
+"""Relative error of large relaxations. Their bound is safe with any error. Compared with 1e-6, the rounded schedule of
+MobileNet at 12 GB changed by 0.1% in cost and 9% in peak, in a tenth of the time."""
 
 KEEPING = 0.01
-"""Reward for keeping a value into a stage, in parts of its cost, where the optimum's rounded schedule does not fit."""
+"""Reward for keeping a value into a stage, in parts of its cost. Used if the optimum, rounded, does not fit."""
 
 _DRAWS = 64
 _LEAST_SECONDS = 0.1  # with less nothing is begun
@@ -207,7 +207,7 @@ def _strategy(graph: Graph, budget_bytes: int, options: SolveOptions, name: str,
 def _relaxed(
     graph: Graph, budget_bytes: int, options: SolveOptions, seconds: float, keeping: float = 0.0
 ) -> tuple[Solution, Fractions | None]:
-    """The linear relaxation of problem (9), with so much of a reward for S, and its S*."""
+    """Solve the linear relaxation of problem (9), with a reward for S of `keeping`. Returns its S*, too."""
     if budget_bytes <= graph.constant_bytes:
         return Solution("infeasible", None, np.inf, np.inf), None
     program = problem9(graph, budget_bytes)

@@ -1,4 +1,4 @@
-"""A graph flattened to arrays for compiled code, with what can be said of each value before any search.
+"""A graph flattened to arrays for compiled code, and what can be told of each value before any search.
 
 Indices are 0-based stages and nodes. For each node i:
 

@@ -1,7 +1,7 @@
-"""The post-pass: drop recomputations for which there is room to keep the value instead.
+"""After the search: drops recomputations if there is room to keep the value instead.
 
-The simulation counts a value until it is evicted; in the lowered plan it dies at its last use. The slack in between,
-and what other changes leave, is used here on the exact memory profile of the sequence.
+The simulation counts a value until it is evicted. In the plan it already dies at its last use. The memory in between is
+free, and so is what other changes leave. It is used here, on the exact memory profile of the sequence.
 """
 
 from __future__ import annotations

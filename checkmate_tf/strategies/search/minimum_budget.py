@@ -1,4 +1,4 @@
-"""The least budget: what is provably needed, and what the search is known to manage."""
+"""The least budget: what any schedule is proven to need, and what the search is known to manage."""
 
 from __future__ import annotations
 
@@ -20,54 +20,55 @@ from .search import search
 __all__ = ["infeasible", "infeasible_plain", "minimum_budget", "proven_minimum", "tightest", "without_solving"]
 
 
-_MOST_SECONDS = 12.0  # the first half finds little, the second what has to be recomputed in another way
-_SECONDS_A_NODE = 1e-4  # to look for a schedule, at least
-_SHARE = 0.2  # of the time, for one budget: what has to be recomputed in another way is found late
-_NEAR = 0.01  # of the peak: how far the least budget known to do may be from one that fails
+_MOST_SECONDS = 12.0  # the first half seldom finds more; the second finds schedules that recompute in another way
+_SECONDS_A_NODE = 1e-4  # at least, to look for a schedule
+_SHARE = 0.2  # of the time, at most, for one budget: schedules that recompute in another way are found late
+_NEAR = 0.01  # of the peak: stop when the least budget known to do is so near to one that fails
 
 
 def proven_minimum(graph: Graph) -> tuple[int, int]:
-    """Bytes, constants included, that every schedule needs (working set and pinned values), and the node that does."""
+    """Bytes that every schedule needs (working set, pinned values and constants), and the node that needs them."""
     needed = pinned_bytes(graph)
     node = int(np.argmax(needed))
     return graph.constant_bytes + int(needed[node]), node
 
 
 def minimum_budget(graph: Graph, time_limit: float = _MOST_SECONDS, seed: int = 0) -> tuple[int, int, int]:
-    """Bracket the least feasible budget, by bisection with the search.
+    """Find between which bytes the least feasible budget lies, by bisection with the search.
 
     Parameters
     ----------
     graph : Graph
     time_limit : float
-        Seconds, of which 12 at most are used; the upper end is what was found by then.
+        Seconds, of which 12 at most are used. The upper end is what was found by then.
     seed : int
 
     Returns
     -------
     proven_lower_bytes, achievable_bytes, node : int
-        No schedule fits below the first (constants included); one is known for the second; `node` needs the first.
+        No schedule fits below the first number of bytes. A schedule is known for the second. Both include constants.
+        Computing `node` is what needs the first.
     """
     low, node = proven_minimum(graph)
     return low, tightest(graph, low, time_limit, seed)[0], node
 
 
 def without_solving(graph: Graph, budget_bytes: int, strategy: str, options: SolveOptions) -> Schedule | None:
-    """The schedule that recomputes nothing, where it fits; None where a strategy has to solve.
+    """The schedule that recomputes nothing, if it fits; None if a strategy has to solve.
 
     Parameters
     ----------
     budget_bytes : int
         Constants included.
     strategy : str
-        Whose name the schedule bears.
+        The name of the strategy that the schedule is to bear.
     options : SolveOptions
-        Its time limit is for finding the least budget, where the error has to name it.
+        If the error has to name the least budget, the time limit is for finding that.
 
     Raises
     ------
     InfeasibleBudgetError
-        If the budget is below what every schedule needs; names the least that is known to do, and its sequence.
+        If the budget is below what every schedule needs. It names the least that is known to do, and has its sequence.
     """
     begun = time.perf_counter()
     plain = keep_all(graph)
@@ -137,7 +138,7 @@ def infeasible(
     why = (
         "no schedule of this model fits it (proven)"
         if relaxation
-        else "no schedule was found for it, though none is ruled out"
+        else "no schedule was found for it, though one may exist"
     )
     message = (
         f"budget {asked} is too small: {why}; the least budget with a known schedule is {found}; raise the budget "

@@ -1,4 +1,4 @@
-"""Numba's compiler, with its cache on disk where there is a place for one."""
+"""Numba's compiler. What it compiles is kept on disk if there is a place for that."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def numba_jit(function: F) -> F:
     """Compile without holding the GIL; cached beside the source, or in the user's cache folder or NUMBA_CACHE_DIR.
 
-    Where none of these can be written, the function is compiled anew in every process.
+    If none of these can be written, the function is compiled anew in every process.
     """
     try:
         result: Any = njit(cache=True, nogil=True)(function)

@@ -1,10 +1,10 @@
-"""The eviction search: schedules from simulated evictions, improved by annealing the weights they are chosen by.
+"""The eviction search: it simulates evictions by weights, and improves the weights by annealing.
 
-Starts are w = (C / M)^p with several p and several exponents of the distance, and the keep-sets of a relaxation where
-there is one. The best of them are annealed in short rounds, then the best of all in longer and longer ones, with
-weights that may differ between the forward pass and parts of the backward pass.
+A walk starts from weights w = (C / M)^p, with several p and several exponents of the distance, or from the keep-sets of
+a relaxation if there is one. The best starts are annealed in short rounds, then the best of all in longer and longer
+rounds. Weights may then differ between the forward pass and parts of the backward pass.
 
-What it does badly: nodes are recomputed at most once a stage, in the order of the graph; very small budgets (below
+What it does badly: nodes are recomputed at most once a stage, in the order of the graph. Very small budgets (below
 about a quarter of the plain peak) want recursive schedules, which weights express only indirectly.
 """
 

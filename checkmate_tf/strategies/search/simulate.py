@@ -1,12 +1,12 @@
-"""One pass of the eviction search, numba_jit by Numba.
+"""One pass of the eviction search, compiled by Numba.
 
 The training order is played through with a memory of `budget` bytes. In stage t the missing ancestors of node t are
 computed again, in the order of the graph, then t. When a node does not fit, the value with the least score
 
     log w[phase(t), i] - alpha log(distance to its next use)
 
-is evicted, unless this stage still needs it. The memory counted is never below that of `plan.evaluate` for the
-sequence: there a value dies at its last use, here at the latest then or when it is evicted.
+is evicted, unless this stage still needs it. In `plan.evaluate` a value dies at its last use. Here it dies then at the
+latest, or when it is evicted, so the memory counted is never below that of `plan.evaluate` for the sequence.
 
 Related: the h-DTR heuristics of Dynamic Tensor Rematerialization (Kirisame et al., ICLR 2021) and Belady's rule. Those
 decide online with fixed weights; here the weights are variables of a search (`anneal`).

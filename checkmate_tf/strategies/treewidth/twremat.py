@@ -61,12 +61,12 @@ def twremat(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
     budget_bytes : int
         Constants included.
     options : SolveOptions
-        `time_limit` ends the search over k; one schedule is made in any case.
+        After `time_limit` no other k is tried. One schedule is made in any case.
 
     Raises
     ------
     InfeasibleBudgetError
-        If none fits; `minimum_bytes` is the least peak among them.
+        If no schedule fits. `minimum_bytes` is the least peak among them.
     """
     search = _OverLimits(graph, budget_bytes, options)
     if search.least > budget_bytes:

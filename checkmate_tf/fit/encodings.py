@@ -74,7 +74,7 @@ def _first(job: Job, ledger: Ledger) -> tuple[tuple[int, float], Schedule | None
     limits = SolveOptions(time_limit=seconds, gap=options.gap, seed=options.seed)
     with ledger.timed("solve"):
         try:
-            schedule = solve(job.subject.graph, job.limits.first_target_bytes, options.strategy, limits)
+            schedule = solve(job.subject.graph, max(0, job.limits.first_target_bytes), options.strategy, limits)
         except InfeasibleBudgetError as error:
             return (error.minimum_bytes, 0.0), None
     return (0, schedule.cost), schedule

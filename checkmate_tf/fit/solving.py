@@ -42,6 +42,7 @@ def solve_once(graph: Graph, target: int, options: PlanOptions, ledger: Ledger) 
     InfeasibleBudgetError
         If no schedule fits the target, or none was found.
     """
+    most = max(0, target)  # corrections may leave nothing, or less
     begun, left = time.perf_counter(), max(1.0, options.time_limit - ledger.solving_seconds)
 
     def progress(elapsed: float, cost: float, bound: float, gap: float) -> None:
@@ -51,16 +52,16 @@ def solve_once(graph: Graph, target: int, options: PlanOptions, ledger: Ledger) 
     chosen = SolveOptions(time_limit=left, gap=options.gap, seed=options.seed, settle=True, progress=progress)
     with ledger.timed("solve"):
         if not options.cache:
-            return solve(graph, target, options.strategy, chosen)
-        known = lookup(graph, target, options.strategy, chosen)
+            return solve(graph, most, options.strategy, chosen)
+        known = lookup(graph, most, options.strategy, chosen)
         if known is not None:
             ledger.reused(known.seconds)
             options.tell("solve", left, left, f"overhead {known.overhead:.2%}, gap {known.gap:.2%}, from the cache")
             return known
         with noted_interrupts() as interrupted:
-            schedule = solve(graph, target, options.strategy, chosen)
+            schedule = solve(graph, most, options.strategy, chosen)
         if not interrupted():  # else it is not the best that the time limit allows
-            store(replace(schedule, seconds=time.perf_counter() - begun), target, options.strategy, chosen)
+            store(replace(schedule, seconds=time.perf_counter() - begun), most, options.strategy, chosen)
         return schedule
 
 

@@ -72,7 +72,7 @@ def twin():
 
 @pytest.fixture
 def ctrl_c():
-    """Python's own handler: a json_process that was started in the background ignores the signal."""
+    """Python's own handler: a process that was started in the background ignores the signal."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # whoever changed it, put it back
@@ -118,7 +118,7 @@ def assert_trains_as(model: keras.Model, twin: list[dict[str, np.ndarray]], step
 
 
 def raising(monkeypatch, target, error: BaseException | int, after: int = 0) -> list[int]:
-    """Let one call of a function raise an error, or the json_process get a signal. Returns the calls, to be counted."""
+    """Let one call of a function raise an error, or the process get a signal. Returns the calls, to be counted."""
     owner, name = target if isinstance(target, tuple) else monkeypatch_target(target)
     real, calls = getattr(owner, name), []
 
@@ -336,7 +336,7 @@ def test_no_memory_at_all_is_refused(call, monkeypatch, twin, disk):
 @pytest.mark.feature("Faults", "solver killed")
 @pytest.mark.parametrize("strategy", ["checkmate", "milp"])
 def test_a_killed_solver_leaves_nothing_behind(strategy, monkeypatch, twin, disk):
-    """What was found without it is used, or the budget is refused; its json_process and its folder are gone."""
+    """What was found without it is used, or the budget is refused; its process and its folder are gone."""
     killed, real = [], json_process.JsonProcess.__init__
 
     def start(self, *given, **options):
@@ -382,7 +382,7 @@ def test_nothing_at_all_can_be_written(twin, disk, caplog):
     with small_files(100):
         compile_quickly(model, TINY, costs="profile", gap=0.0, time_limit=3)
     assert model.checkmate.recomputations > 0
-    assert "the solver json_process did not start" in caplog.text and "could not be cached" in caplog.text
+    assert "the solver process did not start" in caplog.text and "could not be cached" in caplog.text
     assert not files(disk)
     assert_trains_as(model, twin)
 

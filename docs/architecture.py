@@ -27,7 +27,7 @@ ROOMS = {
     "graph": "A step as nodes with costs, bytes and inputs. It knows nothing of TensorFlow.",
     "statements": "Allocate, compute, deallocate. A plan is made of them.",
     "evaluator": "Replays a plan and checks it. Cost and peak of a schedule are computed here and nowhere else.",
-    "files": "Graphs, answers and schedules as JSON, read strictly. The values that are written lie above.",
+    "files": "Graphs, answers and schedules as JSON, read strictly. Plans and schedules lie above what writes them.",
     "draw": "Pictures of memory, of R and S, of costs and of graphs. They are drawn with matplotlib when asked for.",
     "plan": "Plans with virtual registers. `plan_from_sequence` is Algorithm 1 of the paper.",
     "schedule": "An order of computation with its matrices R and S. It carries what was proved about it.",
@@ -40,13 +40,13 @@ ROOMS = {
     "costs": "What an operation takes: measured, by roofline, or in FLOPs. Kernels' workspaces are measured, too.",
     "layers": "The graphs that the papers draw, a node for each layer. Their costs are counted or modelled (V100).",
     "emit": "A traced step emitted again in the order of a plan. It has one way for TensorFlow and one for XLA.",
-    "device": "The device that trains: its allocator is measured. Children try what fits under hard limits.",
+    "device": "The device that trains: its allocator is measured. It also starts children that train under hard limits.",
     "fit": "Fits a plan to a device: solve, run, correct. A pure core decides, the rest carries it out.",
     "keras": "What Keras users call. It stands in for their training step and plans when data arrives.",
     "profiles": "Measured times of a model over batch sizes. They are kept in files to share.",
     "largest_batch": "The largest batch that trains in a memory. It is found by proof, and verified by trial.",
     "checkmate_tf": "The public names. They load on first use.",
-    "cli": "The command line. A file for each command.",
+    "cli": "The command line. Options are declared in one file; each command has one of its own.",
 }
 
 

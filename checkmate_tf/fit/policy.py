@@ -1,6 +1,6 @@
 """How near to the budget plans may come: every share that fitting a plan to a device uses, each with its reason.
 
-Nothing else in the package holds such a number. `FitPolicy` says what is allowed in general, `Limits` what that means,
+Nothing else that decides about plans holds such a number. `FitPolicy` says what is allowed in general, `Limits` what that means,
 in bytes, for one budget on one device. Both are pure values: no TensorFlow.
 """
 

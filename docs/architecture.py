@@ -40,7 +40,7 @@ ROOMS = {
     "costs": "What an operation takes: measured, by roofline, or in FLOPs. Kernels' workspaces are measured, too.",
     "layers": "The graphs that the papers draw, a node for each layer. Their costs are counted or modelled (V100).",
     "emit": "A traced step emitted again in the order of a plan. It has one way for TensorFlow and one for XLA.",
-    "device": "The device that trains: its allocator is measured. It also starts children that train under hard limits.",
+    "device": "The device that trains: its allocator is measured. Children train under hard limits.",
     "fit": "Fits a plan to a device: solve, run, correct. A pure core decides, the rest carries it out.",
     "keras": "What Keras users call. It stands in for their training step and plans when data arrives.",
     "profiles": "Measured times of a model over batch sizes. They are kept in files to share.",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..units import parse_budget
 from .console import BadInput, prepare_tensorflow, progress_lines, stderr
 
 if TYPE_CHECKING:
@@ -40,10 +41,21 @@ def check_asked(asked: Asked) -> None:
     CheckmateError
         Names the option, and what it may be.
     """
+    from ..costs import COST_MODELS
     from ..fit.options import options_of
     from ..keras.sources import parse_shape
+    from ..operators import OPERATORS
+    from ..strategies import STRATEGIES
 
+    parse_budget(asked.budget)
     parse_shape(asked.input_shape)
+    known = {"strategy": sorted(STRATEGIES), "costs": list(COST_MODELS), "operators": list(OPERATORS)}
+    for option, names in known.items():
+        given = asked.planning.get(option, names[0])
+        if given not in names:
+            raise BadInput(f"--{option} {given!r} is unknown: choose one of {', '.join(names)}")
+    if asked.planning.get("operators") == "choose" and asked.planning.get("schedule") is not None:
+        raise BadInput("--operators choose does not go with --schedule: a saved schedule is one of the plain step")
     options, _ = options_of(asked.budget, asked.planning)
     if options.schedule is not None and not Path(options.schedule).is_file():
         raise BadInput(f"--schedule {str(options.schedule)!r}: there is no such file; plan --save writes one")

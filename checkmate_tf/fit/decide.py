@@ -86,6 +86,8 @@ class Solve:
 class SolveLeast:
     """Find the cheapest schedule with the least peak that an error names. It is for `State.solved_least`.
 
+    A question is asked once: the first answer is used whenever it comes up again.
+
     `seed` is added to the seed of the search: another one finds another schedule with the same peak.
     """
 

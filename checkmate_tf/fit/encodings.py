@@ -47,7 +47,8 @@ def choose_encodings(job: Job, ledger: Ledger, build: Callable[[TracedStep], tup
     step, rounds = job.subject.program.step, POLICY.code_rounds
     best, left = job.subject, tuple(find_encodings(step, pools=job.device.is_cpu))
     job.options.tell("codes", 0, rounds + 1, f"{len(left)} gradients can read some")
-    rank, _ = _first(job, ledger)
+    target = max(0, job.limits.first_target_bytes)  # of the plain step: all choices are compared within it
+    rank, _ = _first(job, ledger, target)
     for number in range(1, rounds + 1):
         if not left:
             break
@@ -56,7 +57,7 @@ def choose_encodings(job: Job, ledger: Ledger, build: Callable[[TracedStep], tup
         program, graph = build(candidate.step)
         kinds = Counter(e.kind for e in left)
         coded = Subject(program, graph, dict(kinds), plain_cost=job.subject.graph.base_cost)
-        found, schedule = _first(replace(job, subject=coded), ledger)
+        found, schedule = _first(replace(job, subject=coded), ledger, target)
         if found < rank:
             best, rank = coded, found
         kept = () if schedule is None else _paying(program, schedule, candidate, left)
@@ -67,14 +68,14 @@ def choose_encodings(job: Job, ledger: Ledger, build: Callable[[TracedStep], tup
     return best
 
 
-def _first(job: Job, ledger: Ledger) -> tuple[tuple[int, float], Schedule | None]:
+def _first(job: Job, ledger: Ledger, target: int) -> tuple[tuple[int, float], Schedule | None]:
     """How good the first schedule is, less is better: (0, cost) if it fits, else (bytes that are needed, 0)."""
     options = job.options
     seconds = POLICY.code_share * options.time_limit / (POLICY.code_rounds + 1)
     limits = SolveOptions(time_limit=seconds, gap=options.gap, seed=options.seed)
     with ledger.timed("solve"):
         try:
-            schedule = solve(job.subject.graph, max(0, job.limits.first_target_bytes), options.strategy, limits)
+            schedule = solve(job.subject.graph, target, options.strategy, limits)
         except InfeasibleBudgetError as error:
             return (error.minimum_bytes, 0.0), None
     return (0, schedule.cost), schedule

@@ -11,7 +11,7 @@ from typing import Any, TypedDict, TypeVar
 from ..costs import COST_MODELS, CostSpec
 from ..errors import BatchSizeError, OperatorsError, StrategyError
 from ..operators import OPERATORS
-from ..strategies import STRATEGIES
+from ..strategies import STRATEGIES, SolveOptions
 from ..units import Budget, parse_budget
 
 __all__ = ["PlanOptions", "Planning", "Progress", "options_of", "takes_planning"]
@@ -74,6 +74,8 @@ class PlanOptions:
     ------
     StrategyError, CostError
         If there is no strategy, or no cost model, of that name.
+    ValueError
+        If `time_limit` or `gap` is no limit.
     OperatorsError
         If `operators` is unknown, or is "choose" while a schedule is given.
     BatchSizeError
@@ -101,6 +103,7 @@ class PlanOptions:
             raise StrategyError(f"strategy {self.strategy!r} is unknown; choose one of {', '.join(sorted(STRATEGIES))}")
         if isinstance(self.costs, str):
             COST_MODELS.find(self.costs)
+        SolveOptions(time_limit=self.time_limit, gap=self.gap, seed=self.seed)  # refuses what no solver takes
         if self.operators not in OPERATORS:
             raise OperatorsError(f'operators={self.operators!r} is unknown: use "default" or "choose"')
         if self.operators == "choose" and self.schedule is not None:
@@ -135,7 +138,8 @@ def options_of(budget: object, planning: Planning) -> tuple[PlanOptions, bool | 
     given: dict[str, Any] = dict(planning)
     unknown = [key for key in given if key not in Planning.__annotations__]
     if unknown:
-        raise TypeError(f"there is no option {unknown[0]!r}; choose from {', '.join(Planning.__annotations__)}")
+        more = f"besides its own arguments there are {', '.join(Planning.__annotations__)}"
+        raise TypeError(f"there is no argument {unknown[0]!r}; {more}")
     progress = given.pop("progress", True)
     return PlanOptions(budget=parse_budget(budget), **given), progress
 

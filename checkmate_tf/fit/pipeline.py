@@ -38,7 +38,7 @@ def plan_step(
     batch_size: int,
     options: PlanOptions,
     name: str,
-    earlier: Sequence[Known | PlannedStep] = (),
+    earlier: Sequence[Known] = (),
     distribution: Distribution | None = None,
 ) -> PlannedStep:
     """Plan a training step.
@@ -88,7 +88,8 @@ def plan_step(
         job, found = _chosen_and_fitted(job, ledger, tracing, saved)
     except NotMeasurable as error:
         reason = str(error)
-        job, found = _chosen_and_fitted(_unmeasured(job, ledger, error), ledger, tracing, saved)
+        ledger.attempts.clear()
+        job, found = _chosen_and_fitted(_unmeasured(job, error), ledger, tracing, saved)
     report = first_report(
         job, ledger, found, plain_peak_bytes=plain.peak_bytes, batch_size=batch_size, distribution=distribution,
         reason=reason if options.verify else "verify=False",
@@ -142,7 +143,7 @@ def plan_again(
         try:
             return fit(job, ledger, target, strict, strict_cost)
         except NotMeasurable as error:
-            return fit(_unmeasured(job, ledger, error), ledger, target, strict, strict_cost)
+            return fit(_unmeasured(job, error), ledger, target, strict, strict_cost)
 
     try:
         found = fitted(job)
@@ -230,10 +231,9 @@ def _with_time(job: Job, ledger: Ledger) -> Job:
     return job.with_seconds(ledger.solving_seconds + job.options.time_limit)
 
 
-def _unmeasured(job: Job, ledger: Ledger, error: NotMeasurable) -> Job:
+def _unmeasured(job: Job, error: NotMeasurable) -> Job:
     """The same job, to be planned by prediction alone."""
     log.warning("%s: peaks are predicted, not measured: %s", job.subject.program.graph.name, error)
-    ledger.attempts.clear()
     return job.unmeasured()
 
 

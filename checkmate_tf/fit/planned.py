@@ -137,7 +137,7 @@ def _found(job: Job, ledger: Ledger, found: Candidate) -> dict[str, Any]:
         "strict": found.strict,
         "strict_cost": found.strict_cost,
         "foreign_bytes": job.device.foreign_bytes(job.subject.program.variable_bytes),
-        "encodings": job.subject.encodings,
+        "encodings": dict(job.subject.encodings),
         "plain_cost": job.subject.plain_cost,
         "seconds": ledger.seconds,
     }

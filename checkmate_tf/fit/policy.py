@@ -1,7 +1,7 @@
 """How near to the budget plans may come: every share that fitting a plan to a device uses, each with its reason.
 
-Nothing else that decides about plans holds such a number. `FitPolicy` says what is allowed in general, `Limits` what that means,
-in bytes, for one budget on one device. Both are pure values: no TensorFlow.
+Nothing else that decides about plans holds such a number. `FitPolicy` says what is allowed in general, `Limits` what
+that means, in bytes, for one budget on one device. Both are pure values: no TensorFlow.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class FitPolicy:
         return on_cpu and peak_bytes > self.most * limit_bytes
 
     def reserved_batches(self, prefetch: int | None) -> int:
-        """For how many batches to keep reserves. None if no batch is made before it is asked for (`prefetch` 0)."""
+        """For how many batches to keep reserves. 0 if no batch is made before it is asked for (`prefetch` 0)."""
         if prefetch is None:
             return self.batches
         return prefetch + 2 if prefetch else 0

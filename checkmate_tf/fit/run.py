@@ -85,7 +85,7 @@ def fit(
             if state.attempts:
                 job.options.tell("measure", 1, 1, "")
             if isinstance(action, Refuse):
-                raise action.error
+                raise _bare(action.error)  # an error of `state` would hold this frame, and be held by it
             return action.candidate
 
 

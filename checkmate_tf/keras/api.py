@@ -1,10 +1,9 @@
-"""The three calls for Keras users: `compile`, `restore` and `gradient_function`."""
+"""The calls for Keras users: `compile`, `restore`, `gradient_function` and `op_graph`."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Unpack
@@ -26,8 +25,6 @@ from .progress import progress_bars
 from .spec import data_spec, sample_of
 
 __all__ = ["compile", "gradient_function", "op_graph", "restore"]
-
-log = logging.getLogger("checkmate_tf")
 
 
 @takes_planning
@@ -97,7 +94,7 @@ def compile(  # noqa: A001 - the name that the package offers
 
     Raises
     ------
-    BudgetError, BatchSizeError, ModelError, JitCompileError
+    BudgetError, BatchSizeError, StrategyError, OperatorsError, ModelError, JitCompileError
         If an argument or the model cannot be used. The message says why, and what to do.
     TraceError, DynamicShapeError, CostError
         If the training step cannot be planned.

@@ -28,8 +28,8 @@ class Peak:
     bytes : int
         The most of all steps.
     sure_bytes : int
-        What no later step is expected to exceed: as far above the most as that is above the median.
         What no later step is expected to exceed: `bytes`, and once more what it is above the median of the steps.
+    seconds : float
         The least that a step took: other work on the machine makes the others slower.
     """
 

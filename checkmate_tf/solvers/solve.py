@@ -180,13 +180,14 @@ class _Answer:
                 "factor": milp.products.factor, "product_rows": terms.row, "product_columns": terms.col,
                 "product_values": terms.data,
             }  # fmt: skip
+        path = [entry for entry in sys.path if isinstance(entry, str)]  # Python looks at no others
         return {
             "data": matrix.data, "indices": matrix.indices, "indptr": matrix.indptr, "shape": np.array(matrix.shape),
             "objective": milp.objective, "row_lower": milp.row_lower, "row_upper": milp.row_upper,
             "lower": milp.lower, "upper": milp.upper, "constant": milp.constant, "integer": integer,
             "start": np.zeros(0) if self.x is None else self.x, "gap": gap,
             "until": time.time() + time_limit, "memory_limit": memory_limit or 0,
-            "where": SOLVERS[self.method].where, "path": np.array(sys.path),
+            "where": SOLVERS[self.method].where, "path": np.array(path, dtype=np.str_),
             **products,
         }  # fmt: skip
 

@@ -54,9 +54,8 @@ class Strategy:
     load : callable () -> StrategyFunction
         Gives the function. Its module is imported when this is first called.
     title, source : str
-    title, source : str
         What it does, in a few words, and the paper that it is from.
-        Whether it takes any graph; "partly": any, but it finds few places to cut in many, or any with a backward pass.
+    general : True, False or "partly"
         Whether it takes any graph. "partly": it takes any, but in many finds few places to cut; or it takes any that
         has a backward pass.
     cost_aware : True, False or "partly"

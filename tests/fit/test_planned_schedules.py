@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import gc
 import signal
+import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -150,7 +153,7 @@ def test_a_saved_schedule_is_used_as_it_is(saved, solves):
 def test_a_saved_schedule_is_of_the_first_structure_of_data(saved, solves):
     first = plan(replace(QUICK, schedule=saved))
     options = replace(QUICK, schedule=saved, budget=parse_budget(0.8))
-    later = pipeline.plan_step(step, SPEC, 512, options, "step", [first])
+    later = pipeline.plan_step(step, SPEC, 512, options, "step", [first.known])
     assert len(solves) == 1 and not later.schedule.origin
 
 
@@ -219,3 +222,23 @@ def test_a_refused_schedule_leaves_the_model_as_it_was(tmp_path):
             model, loss, 0.8, batch_size=4, costs="flops", progress=False, schedule=tmp_path / "chain.json"
         )
     assert not hasattr(model, "checkmate") and "train_step" not in vars(model)
+
+
+def test_a_refusal_keeps_nothing_of_its_caller():
+    """Else the data of a model that was refused would be in memory until the garbage is collected."""
+
+    class Data:
+        pass
+
+    def refused():
+        data = Data()
+        with contextlib.suppress(InfeasibleBudgetError):
+            plan(replace(QUICK, budget=parse_budget(1)))
+        return weakref.ref(data)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert refused()() is None
+    finally:
+        gc.enable()

@@ -92,8 +92,8 @@ def test_costs_by_a_callable():
 
 def test_the_same_schedule_serves_an_equal_graph():
     first = pipeline.plan_step(step, SPEC, 1024, QUICK, "step")
-    second = pipeline.plan_step(step, SPEC, 1024, QUICK, "step", [first])
-    other = pipeline.plan_step(step, SPEC, 1024, replace(QUICK, budget=parse_budget(0.9)), "step", [first])
+    second = pipeline.plan_step(step, SPEC, 1024, QUICK, "step", [first.known])
+    other = pipeline.plan_step(step, SPEC, 1024, replace(QUICK, budget=parse_budget(0.9)), "step", [first.known])
     assert second.schedule is first.schedule and second.report is first.report
     assert other.schedule is not first.schedule
     assert first.report.recomputations > 0
@@ -114,3 +114,15 @@ def test_a_refusal_names_the_least_budget_of_both_ways(monkeypatch, with_codes, 
     with pytest.raises(InfeasibleBudgetError, match="at least 5"):
         tracing = SimpleNamespace(program=None, name="model")
         pipeline._chosen_and_fitted(Job(plain, 3, None, options), Ledger(), tracing, None)
+
+
+@pytest.mark.parametrize("options", [{"gap": -1.0}, {"time_limit": 0.0}])
+def test_limits_are_checked_when_options_are_made(options):
+    with pytest.raises(ValueError, match="give a"):
+        PlanOptions(**options)
+
+
+def test_an_unknown_argument_is_named():
+    model = make(DENSE)
+    with pytest.raises(TypeError, match="no argument 'batch_sise'.*time_limit"):
+        checkmate_tf.compile(model, 0.8, batch_sise=32)

@@ -187,7 +187,7 @@ def test_bad_input_ends_with_status_2_and_writes_nothing(files, tmp_path):
         ([tmp_path / "none.json"], "cannot be read"),
         ([graph, "--budget", "50%"], "--budget is for models"),
         (["NoSuchNet", "--budget", "7 apples"], "cannot be read"),
-        (["NoSuchNet", "--strategy", "none"], "strategy 'none' is unknown"),
+        (["NoSuchNet", "--strategy", "none"], "--strategy 'none' is unknown"),
     ):
         done = invoke("report", *arguments, "--html", html)
         assert done.exit_code == 2, done.output

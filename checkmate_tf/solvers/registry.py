@@ -47,7 +47,7 @@ class SolverFunction(Protocol):
 
         Raises
         ------
-        ImportError
+        ModuleNotFoundError
             If its package is not installed.
         ValueError
             If it cannot serve this program: its licence is too small, say. "auto" tries the next solver then.

@@ -69,7 +69,7 @@ def run(path: Path) -> None:
     if left > 0:
         try:
             solution = _load(str(fields["where"]), fields["path"].tolist())(milp, left, gap, start, tell)
-        except ImportError as error:
+        except ModuleNotFoundError as error:  # one that is installed may lack memory to load
             say(unavailable=f"it is not installed ({error})")
             return
         except ValueError as error:

@@ -120,7 +120,7 @@ def run_demo(output: Path, quick: bool, json: bool) -> None:
 
 
 def _train(run: Run, limit_mib: int | None, tell: Tell, log: Path) -> Outcome:
-    return run_child(f"{__package__}.child", asdict(run), limit_mib, tell, log)
+    return run_child(Run.__module__, asdict(run), limit_mib, tell, log)
 
 
 def _check(output: Path) -> None:

@@ -53,7 +53,7 @@ setup(
             "pytest-xdist>=3.6,<4",
             "hypothesis>=6.100,<7",
             "ruff>=0.9,<1",
-            "mypy>=1.14,<3",
+            "mypy>=1.16,<3",
             "scikit-learn>=1.4,<2",
             "tensorboard>=2.20,<2.22",
             "tf_keras>=2.20,<2.22",

@@ -17,11 +17,10 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from ..allocator.bfc import Bfc, Events, Placement, State, place, state_of_chunks
 from .measure import Device
-from .record import NotRecorded, Recorded
+from .record import NotRecorded
 
-__all__ = ["MemoryMap", "allocator_of", "memory_map", "replayed"]
+__all__ = ["MemoryMap", "memory_map"]
 
 _log = logging.getLogger(__name__)
 
@@ -84,56 +83,3 @@ def memory_map(device: Device) -> MemoryMap:
         np.array([c.requested_size for c in chunks], np.int64),
         np.array([c.in_use and c.address != own for c in chunks], bool),
     )
-
-
-def allocator_of(device: Device) -> Bfc:
-    """The model of a device's allocator, as it is set up.
-
-    Raises
-    ------
-    NotRecorded
-        If it is another kind of allocator.
-    """
-    if device.is_cpu:
-        return Bfc(device.limit_bytes)
-    kind = os.environ.get("TF_GPU_ALLOCATOR", "")
-    if kind:
-        raise NotRecorded(f"the allocator of {device.name} is {kind} (TF_GPU_ALLOCATOR), for which there is no model")
-    index = int(device.name.partition(":")[2] or 0)
-    growth = tf.config.experimental.get_memory_growth(tf.config.list_physical_devices("GPU")[index])
-    return Bfc(device.limit_bytes, growth=bool(growth), collecting=True)
-
-
-def replayed(recorded: Recorded, allocator: Bfc, known: MemoryMap | None) -> Placement:
-    """Where the model puts what was recorded.
-
-    Parameters
-    ----------
-    recorded : Recorded
-    allocator : Bfc
-    known : MemoryMap or None
-        What lay there before; None if that was nothing.
-
-    Raises
-    ------
-    PlanError
-        If something is freed that was not there: the map is of another time, or the record is not complete.
-    """
-    empty = np.zeros(0, np.int64)
-    known = known or MemoryMap(empty, empty, empty, np.zeros(0, bool))
-    state = state_of_chunks(allocator, known.address, known.size, known.in_use)
-    return place(allocator, _events(recorded, state), state, np.where(recorded.allocates, recorded.address, -1))
-
-
-def _events(recorded: Recorded, state: State) -> Events:
-    """With an id for each allocation: what is freed is what was last allocated at its address."""
-    used = state.owner >= 0
-    owners = dict(zip(state.address[used].tolist(), state.owner[used].tolist(), strict=True))
-    upcoming = int(state.owner.max(initial=-1)) + 1
-    ids = []
-    for allocates, address in zip(recorded.allocates.tolist(), recorded.address.tolist(), strict=True):
-        if allocates:
-            owners[address] = upcoming
-            upcoming += 1
-        ids.append(owners.pop(address, upcoming + len(recorded)) if not allocates else owners[address])
-    return Events(np.array(ids, np.int64), np.where(recorded.allocates, recorded.requested_bytes, -1))

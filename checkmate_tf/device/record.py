@@ -6,8 +6,8 @@ all threads. Each event also says how many bytes are in use after it. From one t
 chunk of the event, or else something is missing: `Recorded.complete` looks at all of them.
 
 The most sparing level of the profiler's host tracer has these events already. One of them takes about a microsecond.
-Other records have less. The step statistics of `RunOptions(FULL_TRACE)` have sizes and times of each kernel's
-allocations, but no addresses and not what lies outside of kernels. Logs (`TF_CPP_VMODULE`) have all, as text.
+Other records are worse: the step statistics of `RunOptions(FULL_TRACE)` have no addresses, and a log of every event has
+stack traces, which take 10 ms each.
 
 A request of 0 bytes leaves no event, nor does one that fails.
 """

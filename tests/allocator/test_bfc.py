@@ -373,6 +373,16 @@ def test_two_parts_of_a_sequence_are_the_whole(walk, at):
 
 
 @given(walks(SIZES))
+def test_a_map_tells_what_the_next_region_has(walk):
+    state = place(Bfc(2**40), made(walk)).state
+    order = np.argsort(state.address)
+    again = state_of_chunks(Bfc(2**40), state.address[order], state.size[order], state.owner[order] != FREE)
+    assert again.next_region_bytes == state.next_region_bytes
+    assert sorted(again.address.tolist()) == sorted(state.address.tolist())
+    assert sorted(again.region_bytes.tolist()) == sorted(state.region_bytes.tolist())
+
+
+@given(walks(SIZES))
 def test_what_lies_in_memory_does_not_overlap(walk):
     allocator = Bfc(2**30, merging_regions=True)
     state = place(allocator, made(walk)).state

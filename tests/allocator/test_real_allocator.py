@@ -10,9 +10,11 @@ import sys
 import pytest
 
 WALK = """
-import json, random, resource, sys
+import json, os, random, resource, sys, tempfile
+from pathlib import Path
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf.bfc_memory_map_pb2 import MemoryDump
 from checkmate_tf.allocator.bfc import FREE, Bfc, Events, empty_state, place
 from checkmate_tf.device.measure import find_device
 from checkmate_tf.device.region import reserve
@@ -48,6 +50,17 @@ def fits(size):
     return not len(place(allocator, Events(np.array([10**6]), np.array([size])), state).failed)
 
 
+def same_map(folder):
+    # All chunks, the free ones as well, and the statistics, as the allocator wrote them when it ran out of memory.
+    found = MemoryDump()
+    found.ParseFromString(sorted(Path(folder).glob("map*"))[-1].read_bytes())
+    theirs = sorted((c.address, c.size, c.in_use) for c in found.chunk)
+    ours = sorted(zip(state.address.tolist(), state.size.tolist(), (state.owner != FREE).tolist()))
+    statistics = found.stats.bytes_in_use, found.stats.peak_bytes_in_use, found.stats.largest_alloc_size
+    if theirs != ours or statistics != (state.bytes_in_use, peak, largest):
+        wrong.append((len(theirs), len(ours), statistics, (state.bytes_in_use, peak, largest)))
+
+
 sizes = [max(1, int(2 ** rng.uniform(0, np.log2(asked["most"])))) for _ in range(60)]
 sizes += [256, 512, 1024, 1025, MIB, 2 * MIB, *asked.get("only", [])]
 shapes = {}
@@ -66,25 +79,29 @@ if asked.get("system"):
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + asked["system"],) * 2)
     allocator = Bfc(device.limit_bytes, system_bytes=int(state.region_bytes.sum()) + asked["system"])
 tf.config.experimental.reset_memory_stats("CPU:0")
-peak = state.bytes_in_use
+peak, largest = state.bytes_in_use, 0
 for k in range(1000, 1000 + asked["events"]):
     size = rng.choice(asked.get("only") or list(shapes))
     full = not fits(size)
     if real and (full or rng.random() < asked["freeing"]):
         if full and failures < asked.get("failures", 0):
             failures += 1
-            try:
-                tf.raw_ops.Empty(shape=shapes[size], dtype=tf.uint8)
-                wrong.append((k, size, "did not fail"))
-            except tf.errors.ResourceExhaustedError:
-                follow(k, size, -1)
+            with tempfile.TemporaryDirectory() as folder:
+                os.environ["TF_BFC_MEMORY_DUMP"] = folder + "/map"
+                try:
+                    tf.raw_ops.Empty(shape=shapes[size], dtype=tf.uint8)
+                    wrong.append((k, size, "did not fail"))
+                except tf.errors.ResourceExhaustedError:
+                    follow(k, size, -1)
+                same_map(folder)
         owner = rng.choice(list(real))
         at = address(real[owner])
         del real[owner]
         follow(owner, FREE, at)
     elif not full:
         real[k] = tf.raw_ops.Empty(shape=shapes[size], dtype=tf.uint8)
-        peak = max(peak, follow(k, size, address(real[k])).peak_bytes)
+        placed = follow(k, size, address(real[k]))
+        peak, largest = max(peak, placed.peak_bytes), max(largest, placed.largest_chunk_bytes)
 measured = tf.config.experimental.get_memory_info("CPU:0")["peak"]
 regions = state.region_bytes.tolist()
 found = {"wrong": wrong[:5], "failures": failures, "peaks": [int(peak), measured], "sizes": regions}
@@ -120,7 +137,10 @@ def test_one_region():
 
 
 def test_a_hard_limit():
-    """It is full most of the time. What the model says does not fit fails (twice: each takes ten seconds)."""
+    """It is full most of the time. What the model says does not fit fails (twice: each takes ten seconds).
+
+    Then its own map and statistics are those of the model.
+    """
     found = walked(limit_mib=33, seed=3, events=1500, freeing=0.3, most=6 * MIB, failures=2)
     assert found["failures"] == 2 and sum(found["sizes"]) == 33 * MIB
 

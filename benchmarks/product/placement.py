@@ -10,9 +10,10 @@ The table has, for each cell:
 - asked: the most bytes that were asked for at a time in the recorded step. What predictions leave out shows here.
 - placed: the most bytes in use by the model, from the record. What it has beyond what is asked, the allocator loses.
 - compact: the same, if what was there before the step lay side by side at the beginning of one region.
+- statements: by the model, if each node of the plan were one chunk of its bytes, from the allocator's map. No record.
 - measured: the allocator's own peak, of the recorded step, and the most of the other eight.
 
-A cell is a child process. Budgets are shares of the plain step's predicted peak.
+A cell is a child process. A budget leaves so much of the plain step's predicted activations, beside what is constant.
 
     python benchmarks/product/placement.py                          # MobileNet at four budgets, some minutes
     python benchmarks/product/placement.py --full                   # six networks; resumes
@@ -32,23 +33,26 @@ from benchmarks.lib.options import common_options, serve_child
 from benchmarks.lib.tables import markdown, write_rows
 
 if TYPE_CHECKING:
+    from checkmate_tf.allocator.bfc import Bfc
     from checkmate_tf.device.memory_map import MemoryMap
     from checkmate_tf.device.record import Recorded
+    from checkmate_tf.graph import Graph
+    from checkmate_tf.plan import Plan
 
 NETWORKS = ("mobilenet", "transformer", "lstm", "unet", "vgg16", "resnet50")  # the quick ones first
 SHARES = (0.8, 0.6, 0.4, 0.3)
 STEPS = 8
 COLUMNS = (
-    "network", "share", "outcome", "reason", "predicted_bytes", "asked_bytes", "placed_bytes", "compact_bytes",
-    "recorded_bytes", "least_bytes", "most_bytes", "addresses_equal", "complete", "threads", "allocations",
-    "same_order", "overhead", "model_ms", "record_seconds",
+    "network", "share", "outcome", "reason", "budget_bytes", "predicted_bytes", "asked_bytes", "placed_bytes",
+    "compact_bytes", "statements_bytes", "recorded_bytes", "least_bytes", "most_bytes", "addresses_equal", "complete",
+    "threads", "allocations", "same_order", "overhead", "model_ms", "record_seconds",
 )  # fmt: skip
 
 
 def main() -> None:
     parser = common_options(__doc__, "placement", "MobileNet at four budgets", "six networks at four budgets")
     parser.add_argument("--networks", nargs="*", choices=NETWORKS, help="only these")
-    parser.add_argument("--shares", nargs="*", type=float, default=list(SHARES), help="budgets, of the predicted peak")
+    parser.add_argument("--shares", nargs="*", type=float, default=list(SHARES), help="budgets, of activations")
     parser.add_argument("--time-limit", type=float, default=20.0, help="seconds of solving (default 20)")
     options = parser.parse_args()
     if serve_child(options, answer):
@@ -89,17 +93,21 @@ def answer(request: dict) -> dict:
     network = NETWORKS[request["network"]]
     model, device = network.model(), find_device()
     spec, batch = data_spec(model, None, None, network.data(1))
-    options = PlanOptions(
-        budget=parse_budget(request["share"]),
-        costs="flops",
-        verify=False,
-        cache=False,
-        time_limit=request["time_limit"],
-    )
+    shared = {"costs": "flops", "verify": False, "cache": False, "time_limit": request["time_limit"]}
+    options = PlanOptions(budget=parse_budget(1.0), strategy="checkpoint-all", **shared)
+    plain = Controller(model, options, batch, model.train_step).plan(spec)
+    constant = plain.program.graph.constant_bytes
+    budget = constant + int(request["share"] * (plain.schedule.peak_bytes - constant))
     try:
+        options = PlanOptions(budget=parse_budget(budget), **shared)
         planned = Controller(model, options, batch, model.train_step).plan(spec)
     except checkmate_tf.InfeasibleBudgetError as error:
-        return {"outcome": "refused", "least_bytes": error.minimum_bytes, "reason": "no schedule has so little"}
+        return {
+            "outcome": "refused",
+            "budget_bytes": budget,
+            "least_bytes": error.minimum_bytes,
+            "reason": "no schedule has so little",
+        }
     program, schedule = planned.program, planned.schedule
     data = [tf.constant(a) for a in network.data(1)]
     step = tf.function(lambda *given: emit(program, schedule.plan, Strict(), given), autograph=False)
@@ -125,10 +133,12 @@ def answer(request: dict) -> dict:
     model_ms = (time.perf_counter() - begun) * 1e3
     return {
         "outcome": "measured",
+        "budget_bytes": budget,
         "predicted_bytes": schedule.peak_bytes,
         "asked_bytes": asked(recorded, lies),
         "placed_bytes": placed.peak_bytes,
         "compact_bytes": replayed(recorded, allocator, lies, compact=True).peak_bytes,
+        "statements_bytes": placed_statements(program.graph, schedule.plan, lies, allocator),
         "recorded_bytes": measured,
         "least_bytes": min(peaks),
         "most_bytes": max(peaks),
@@ -151,6 +161,32 @@ def asked(recorded: Recorded, lies: MemoryMap) -> int:
     return int(lies.requested_bytes[lies.in_use].sum() + np.cumsum(changes).max(initial=0))
 
 
+def placed_statements(graph: Graph, plan: Plan, lies: MemoryMap, allocator: Bfc) -> int:
+    """The peak by the model if values and workspaces of the plan's nodes were chunks."""
+    import numpy as np
+
+    from checkmate_tf.allocator.bfc import FREE, Events, place, state_of_chunks
+    from checkmate_tf.plan import ALLOCATE, COMPUTE, DEALLOCATE, workspaces
+
+    state = state_of_chunks(allocator, lies.address, lies.size, lies.in_use)
+    upcoming = int(state.owner.max(initial=0)) + 1
+    workspace = iter(workspaces(graph, plan))
+    values: dict[int, int] = {}  # register -> id
+    pairs: list[tuple[int, int]] = []
+    for statement in plan:
+        if statement.op == ALLOCATE:
+            values[statement.register] = upcoming
+            pairs.append((upcoming, int(graph.sizes[statement.node])))
+            upcoming += 1
+        elif statement.op == COMPUTE:
+            pairs += [(upcoming, max(0, int(next(workspace)))), (upcoming, FREE)]
+            upcoming += 1
+        elif statement.op == DEALLOCATE:
+            pairs.append((values.pop(statement.register), FREE))
+    ids, sizes = np.array(pairs).T
+    return place(allocator, Events(ids, sizes), state).peak_bytes
+
+
 def write(options: Any) -> None:
     """CSV and table of what is in the folder."""
     from benchmarks.lib.networks import NETWORKS as KNOWN
@@ -167,12 +203,14 @@ def write(options: Any) -> None:
             lines.append((*name, f"refused: at least {c['least_bytes'] / 1e6:.1f} MB", *[""] * 6))
             continue
         sizes = (
-            f"{c[f'{k}_bytes'] / 1e6:.2f}" for k in ("predicted", "asked", "placed", "compact", "recorded", "most")
+            f"{c[f'{k}_bytes'] / 1e6:.2f}"
+            for k in ("predicted", "asked", "placed", "compact", "statements", "recorded", "most")
         )
         errors = (f"{c['placed_bytes'] / c[f'{k}_bytes'] - 1:+.2%}" for k in ("recorded", "most"))
         lines.append((*name, *sizes, " / ".join(errors), "yes" if c["addresses_equal"] else "NO"))
     head = (
-        "network", "budget", "predicted, MB", "asked", "placed", "compact", "measured", "measured, most of eight",
+        "network", "budget", "predicted, MB", "asked", "placed", "compact", "statements", "measured",
+        "measured, most of eight",
         "error of placed: this step / of eight", "each address equal",
     )  # fmt: skip
     text = markdown(head, [(*line, *[""] * (len(head) - len(line))) for line in lines])

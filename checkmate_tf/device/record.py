@@ -5,7 +5,8 @@ operation that asked. That happens under the allocator's lock. So the times of e
 all threads. Each event also says how many bytes are in use after it. From one to the next that differs by just the
 chunk of the event, or else something is missing: `Recorded.complete` looks at all of them.
 
-The most sparing level of the profiler's host tracer has these events already. One of them takes about a microsecond.
+The most sparing level of the profiler's host tracer has these events already. A step of MobileNet with 2,300 of them
+(0.47 s) took 3% longer, and the record 0.13 s to read.
 Other records are worse: the step statistics of `RunOptions(FULL_TRACE)` have no addresses, and a log of every event has
 stack traces, which take 10 ms each.
 

@@ -23,9 +23,11 @@ BEGIN, END = "<!-- rooms: made by docs/architecture.py -->\n", "<!-- end of the 
 ROOMS = {
     "errors": "Typed errors. Each says what was given, what was wrong and what to do.",
     "version": "The version. Schedules in the cache are kept for it.",
+    "numba_jit": "Numba's compiler, with its cache on disk.",
     "units": "Budgets and sizes as people write them. A budget is bytes, a size, a share or `auto`.",
     "graph": "A step as nodes with costs, bytes and inputs. It knows nothing of TensorFlow.",
     "statements": "Allocate, compute, deallocate. A plan is made of them.",
+    "allocator": "Where TensorFlow's allocator puts values, as a model. It is exact for a given sequence.",
     "evaluator": "Replays a plan and checks it. Cost and peak of a schedule are computed here and nowhere else.",
     "files": "Graphs, answers and schedules as JSON, read strictly. Plans and schedules lie above what writes them.",
     "draw": "Pictures of memory, of R and S, of costs and of graphs. They are drawn with matplotlib when asked for.",

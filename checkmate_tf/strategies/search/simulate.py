@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...numba_jit import numba_jit
 from .arrays import Problem
-from .numba_jit import numba_jit
 
 __all__ = ["FAILED", "anneal", "buffers", "repair", "simulate"]
 

@@ -138,7 +138,7 @@ def _default_address(regions: Table, pool: NDArray[np.int64], settings: NDArray[
         for r in range(count - 1, -1, -1):
             if regions[r, _BYTES]:
                 return regions[r, _BEGINS] + regions[r, _BYTES]
-    lowest = np.int64(1 << 46)
+    lowest = np.int64(1 << 46)  # for the first one: any place will do that leaves room below it
     for r in range(count):
         lowest = min(lowest, regions[r, _BEGINS])
     return lowest - size - GRAIN

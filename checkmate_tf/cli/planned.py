@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..units import parse_budget
 from .console import BadInput, prepare_tensorflow, progress_lines, stderr
 
 if TYPE_CHECKING:
@@ -47,7 +46,6 @@ def check_asked(asked: Asked) -> None:
     from ..operators import OPERATORS
     from ..strategies import STRATEGIES
 
-    parse_budget(asked.budget)
     parse_shape(asked.input_shape)
     known = {"strategy": sorted(STRATEGIES), "costs": list(COST_MODELS), "operators": list(OPERATORS)}
     for option, names in known.items():

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from .measure import Device
+from .measure import HOW_TO_MEASURE, Device
 from .record import NotRecorded
 
 __all__ = ["MemoryMap", "memory_map"]
@@ -55,7 +55,7 @@ def memory_map(device: Device) -> MemoryMap:
         If the allocator writes no map.
     """
     if not device.measurable:
-        raise NotRecorded(f"the allocator of {device.name} writes no map; on a CPU, see HOW_TO_MEASURE")
+        raise NotRecorded(f"the allocator of {device.name} writes no map: {HOW_TO_MEASURE}")
     from tensorflow.core.protobuf import bfc_memory_map_pb2  # no part of TensorFlow's public interface
 
     with tempfile.TemporaryDirectory() as folder, tf.init_scope(), tf.device(f"/{device.name}"):

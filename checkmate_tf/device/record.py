@@ -26,7 +26,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from .measure import Device
+from .measure import HOW_TO_MEASURE, Device
 
 __all__ = ["NotRecorded", "Recorded", "record"]
 
@@ -118,10 +118,11 @@ def record(device: Device, run: Callable[[], Any]) -> Recorded:
     Raises
     ------
     NotRecorded
-        If the allocator is no BFC allocator, another profile is running, or TensorFlow's profiler lacks.
+        If the allocator is no BFC allocator, or nothing was recorded of it though there was of others. If another
+        profile is running, or this TensorFlow writes profiles that cannot be read here.
     """
     if not device.measurable:
-        raise NotRecorded(f"the allocator of {device.name} keeps no record; on a CPU, see HOW_TO_MEASURE")
+        raise NotRecorded(f"the allocator of {device.name} keeps no record: {HOW_TO_MEASURE}")
     with tempfile.TemporaryDirectory() as folder:
         options = tf.profiler.experimental.ProfilerOptions(**_TRACER)
         try:
@@ -178,6 +179,11 @@ def _recorded(events: list[tuple[int, int, str, Mapping[str, Any]]], allocator: 
     """Those of one allocator, in order, with the operations that they belong to."""
     kinds = dict(name.rsplit(":", 1) for _, _, name, details in events if ":" in name and not details)
     mine = [e for e in events if e[3].get("allocator_name") == allocator]
+    others = sorted({str(e[3].get("allocator_name")) for e in events if e[3]})
+    if others and not mine:
+        raise NotRecorded(
+            f"nothing was recorded of {allocator!r}, but of {', '.join(others)}: it has another name here"
+        )
     mine.sort(key=lambda e: e[0])
     owners: dict[int, tuple[str, str]] = {}  # address -> operation and role of what lies there
     told: list[tuple[str, str]] = []

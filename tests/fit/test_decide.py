@@ -12,7 +12,18 @@ import pytest
 
 from checkmate_tf.emit.ordering import Strict, Within
 from checkmate_tf.errors import InfeasibleBudgetError
-from checkmate_tf.fit.decide import Done, Measure, Refuse, Solve, SolveLeast, begin, decide, expected_cost
+from checkmate_tf.fit.decide import (
+    Candidate,
+    Done,
+    Measure,
+    Refuse,
+    Solve,
+    SolveLeast,
+    State,
+    begin,
+    decide,
+    expected_cost,
+)
 from checkmate_tf.fit.policy import POLICY, FitPolicy, Limits
 from checkmate_tf.report import Attempt, Peak
 
@@ -234,3 +245,31 @@ def test_the_core_needs_no_tensorflow():
     code = "import sys, checkmate_tf.fit.decide; print(sorted({'tensorflow', 'keras', 'ortools'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def over(schedule, strict):
+    """A measurement of a schedule that took twice the budget."""
+    return Attempt(schedule.peak_bytes, schedule.peak_bytes, Peak(1_600_000, 1_600_000, 1.0), 0.0, strict)
+
+
+@pytest.mark.parametrize(("vain", "action"), [(0, Measure), (1, Done)])
+def test_each_measurement_in_vain_makes_the_next_plan_have_to_save_more(vain, action):
+    """A percent and a half less is enough for the first other plan, and too little after one in vain."""
+    best = Candidate(Offer(500_000, 1000.0), Within(500_000), Peak(500_000, 500_000, 1.0))
+    attempts = (Attempt(500_000, 500_000, best.measured, 0.0),)
+    state = State(limits_for(800_000), TRIES, 500_000, False, {False: 600_000}, attempts, best, vain=vain)
+    assert isinstance(decide(state.solved(Solve(600_000), Offer(600_000, 985.0))), action)
+
+
+def test_the_order_for_which_nothing_is_feasible_gets_its_least():
+    """The last one measured was in strict order, and its next schedule was tried; out of order there is none."""
+    loose, strict = offer(500_000), offer(450_000)
+    attempts = (over(loose, False), over(strict, True))
+    tried = frozenset({(strict.sequence.tobytes(), True)})
+    state = State(limits_for(800_000), TRIES, 500_000, False, {False: 400_000, True: 460_000}, attempts, tried=tried)
+    least = InfeasibleBudgetError("none", 400_000, 420_000, proven=False, sequence=[0])
+    state = state.solved(Solve(400_000), least).solved(Solve(460_000), strict)
+    ask = decide(state)
+    assert isinstance(ask, SolveLeast) and ask.key == (420_000, 0)
+    action = decide(state.solved_least(ask, offer(420_000)))
+    assert isinstance(action, Measure) and not action.strict and action.target_bytes == 420_000

@@ -21,6 +21,7 @@ Bytes in use are those of chunks, as TensorFlow counts them: what a request gets
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,7 @@ from numpy.typing import NDArray
 from ..errors import BudgetError, PlanError
 from .kernel import ALIVE_TWICE, FITS, GRAIN, columns, in_order, replay
 
-__all__ = ["FREE", "Bfc", "Events", "Placement", "State", "empty_state", "place", "state_of_chunks"]
+__all__ = ["FREE", "Bfc", "Events", "Placement", "State", "empty_state", "place", "state_of_chunks", "tables_of"]
 
 FREE = -1  # instead of bytes: an event that frees; instead of an id: a chunk that nobody owns
 
@@ -278,6 +279,33 @@ def state_of_chunks(allocator: Bfc, address: Integers, size: Integers, in_use: N
     return State(address[listed], size[listed], owner[listed], rank[region][listed], lowest, taken[order], upcoming)
 
 
+def tables_of(allocator: Bfc, state: State, owner: Integers, events: int) -> Any:
+    """What the compiled model takes: chunks, regions, pool, free chunks and settings; see `kernel.replay`.
+
+    Parameters
+    ----------
+    owner : (n,) int64
+        Of each chunk of the state, an id from 0 on; `FREE` if nobody owns it.
+    events : int
+        How many events there may be.
+    """
+    settings = np.array(
+        [
+            allocator.limit_bytes,
+            _ENDLESS if allocator.system_bytes is None else allocator.system_bytes,
+            allocator.padding_bytes,
+            allocator.merging_regions,
+            allocator.collecting,
+        ],
+        np.int64,
+    )
+    tables = columns(
+        state.address, state.size, owner, state.region, state.region_address, state.region_bytes,
+        state.next_region_bytes, events,
+    )  # fmt: skip
+    return (*tables, settings)
+
+
 def place(allocator: Bfc, events: Events, state: State | None = None, regions_at: Integers | None = None) -> Placement:
     """Where each of a sequence of allocations lies.
 
@@ -314,20 +342,7 @@ def place(allocator: Bfc, events: Events, state: State | None = None, regions_at
     where = np.zeros(0, np.int64) if regions_at is None else np.asarray(regions_at, np.int64)
     if len(where) not in (0, len(ids)):
         raise PlanError(f"{len(where)} addresses of regions for {len(ids)} events: give one for each")
-    settings = np.array(
-        [
-            allocator.limit_bytes,
-            _ENDLESS if allocator.system_bytes is None else allocator.system_bytes,
-            allocator.padding_bytes,
-            allocator.merging_regions,
-            allocator.collecting,
-        ],
-        np.int64,
-    )
-    chunks, regions, pool, free = columns(
-        state.address, state.size, owner, state.region, state.region_address, state.region_bytes,
-        state.next_region_bytes, len(ids),
-    )  # fmt: skip
+    chunks, regions, pool, free, settings = tables_of(allocator, state, owner, len(ids))
     end, at, placed, statistics = replay(ids, events.sizes, where, len(known), chunks, regions, pool, free, settings)
     if end != FITS:
         what = "allocates memory for" if end == ALIVE_TWICE else "frees"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -17,8 +18,9 @@ from numpy.typing import NDArray
 
 from ..trace.ops import ELEMENTWISE
 from . import cache as disk
-from .alone.eager import RUN_ERRORS
+from .alone.eager import RUN_ERRORS, as_function
 from .alone.fabricate import Fabricator, may_run
+from .counts import CALLS
 from .setting import default_device, setting
 from .signature import Signer
 from .timed import SMALL_BYTES, group_by_signature, runner
@@ -63,7 +65,7 @@ def op_workspaces(
         signer = Signer()
         groups, _ = group_by_signature(ops, signer, SMALL_BYTES)
         groups = {s: rows for s, rows in groups.items() if ops[rows[0]].type not in ELEMENTWISE}
-        path = disk.cache_path(f"workspace {setting(where)}") if cache else None
+        path = disk.cache_path(f"workspace in graphs {setting(where)}") if cache else None
         known = disk.load(path, "bytes")
         todo = sorted(groups.keys() - known.keys(), key=lambda s: (-_bytes(ops[groups[s][0]]), s))
         fresh: dict[str, float] = {}
@@ -90,16 +92,25 @@ def _workspace(op: tf.Operation, fabricator: Fabricator, device: str) -> int | N
     try:
         if not may_run(op):
             return 0
-        run = runner(op, fabricator.inputs_of(op))
-        tf.config.experimental.reset_memory_stats(device)
-        outputs = run()
-        info = tf.config.experimental.get_memory_info(device)
-        del outputs
+        inputs = fabricator.inputs_of(op)
+        more = _peak_beyond(runner(op, inputs), device)
+        if more >= _LEAST and op.type not in CALLS:  # a graph may have another kernel, which needs less
+            call = as_function(op)
+            call(*inputs)  # traces
+            more = min(more, _peak_beyond(lambda: call(*inputs), device))
     except RUN_ERRORS as error:
         _log.debug("the workspace of %s (%s) is unknown: %s", op.name, op.type, error)
         return None
-    more = int(info["peak"] - info["current"])
     return more if more >= _LEAST else 0
+
+
+def _peak_beyond(run: Callable[[], Any], device: str) -> int:
+    """Bytes at the peak beyond those that are left when it is over."""
+    tf.config.experimental.reset_memory_stats(device)
+    outputs = run()
+    info = tf.config.experimental.get_memory_info(device)
+    del outputs
+    return int(info["peak"] - info["current"])
 
 
 def _bytes(op: tf.Operation) -> int:

@@ -1,17 +1,21 @@
 """What lies where in an allocator now, from its own map.
 
 When a BFC allocator runs out of memory, it can write all of its chunks to a file. So it is asked for more than its
-limit. It tries that for ten seconds, as it always does, since another thread may free something. So this is for studies
-and tests, not for every `compile`.
+limit. It writes the file at once, and then waits ten seconds for memory, as it always does. So a thread asks and waits,
+and the file is read meanwhile.
 """
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import os
 import tempfile
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -22,10 +26,9 @@ from .record import NotRecorded
 
 __all__ = ["MemoryMap", "memory_map"]
 
-_log = logging.getLogger(__name__)
-
 _PLACE = "TF_BFC_MEMORY_DUMP"  # TensorFlow's own: where to write maps
 _MORE = 2  # times the limit
+_SECONDS, _PAUSE = 5.0, 0.002  # to wait for a map at most, and between two looks
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +48,9 @@ class MemoryMap:
 
 
 def memory_map(device: Device) -> MemoryMap:
-    """The chunks of a device's allocator. Takes ten seconds.
+    """The chunks of a device's allocator.
+
+    Takes some milliseconds. A thread that does nothing but wait lives on for ten seconds.
 
     Nothing else may allocate meanwhile if the map is to be that of any later time.
 
@@ -58,24 +63,21 @@ def memory_map(device: Device) -> MemoryMap:
         raise NotRecorded(f"the allocator of {device.name} writes no map: {HOW_TO_MEASURE}")
     from tensorflow.core.protobuf import bfc_memory_map_pb2  # no part of TensorFlow's public interface
 
-    with tempfile.TemporaryDirectory() as folder, tf.init_scope(), tf.device(f"/{device.name}"):
+    with tf.init_scope(), tf.device(f"/{device.name}"):
         shape = tf.constant([_MORE * device.limit_bytes // 2**20 + 1, 2**20])
+    own = int(np.asarray(memoryview(shape)).__array_interface__["data"][0])  # given back when the thread ends
+    with tempfile.TemporaryDirectory() as folder:
         before = os.environ.get(_PLACE)
         os.environ[_PLACE] = str(Path(folder) / "map")
         try:
-            tf.raw_ops.Empty(shape=shape, dtype=tf.uint8)
-        except tf.errors.ResourceExhaustedError as error:
-            _log.debug("as expected: %s", error.message)
+            threading.Thread(target=_ask, args=(device, shape), daemon=True).start()
+            found = _written(Path(folder), bfc_memory_map_pb2.MemoryDump)
         finally:
             del os.environ[_PLACE]
             if before is not None:
                 os.environ[_PLACE] = before
-        paths = sorted(Path(folder).glob("map*"))
-        if not paths:
-            raise NotRecorded(f"the allocator of {device.name} wrote no map when it ran out of memory")
-        found = bfc_memory_map_pb2.MemoryDump()
-        found.ParseFromString(paths[-1].read_bytes())
-        own = np.asarray(memoryview(shape)).__array_interface__["data"][0]  # given back when this ends
+    if found is None:
+        raise NotRecorded(f"the allocator of {device.name} wrote no map when it ran out of memory")
     chunks = sorted(found.chunk, key=lambda chunk: chunk.address)
     return MemoryMap(
         np.array([c.address for c in chunks], np.int64),
@@ -83,3 +85,25 @@ def memory_map(device: Device) -> MemoryMap:
         np.array([c.requested_size for c in chunks], np.int64),
         np.array([c.in_use and c.address != own for c in chunks], bool),
     )
+
+
+def _ask(device: Device, shape: tf.Tensor) -> None:
+    """Ask for more than there is, which fails after ten seconds."""
+    with contextlib.suppress(tf.errors.OpError), tf.device(f"/{device.name}"):
+        tf.raw_ops.Empty(shape=shape, dtype=tf.uint8)
+
+
+def _written(folder: Path, kind: Callable[[], Any]) -> Any | None:
+    """The map that the allocator writes, once it is whole; None if none comes."""
+    until = time.monotonic() + _SECONDS
+    size = -1
+    while time.monotonic() < until:
+        time.sleep(_PAUSE)
+        for path in folder.glob("map*"):
+            given = path.read_bytes()
+            if given and len(given) == size:  # it no longer grows
+                found = kind()
+                found.ParseFromString(given)
+                return found
+            size = len(given)
+    return None

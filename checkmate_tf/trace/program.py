@@ -14,7 +14,7 @@ A step has thousands of operations, most of them tiny. Each operation is one of:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,7 @@ class Program:
     node_of : dict from operation to node, for small and large operations
     variable_bytes : int
         A part of `graph.constant_bytes`. `input_bytes` are another; large constants are the rest.
+    scratch : dict from operation to bytes that its kernel holds only while it runs, where there are any
     """
 
     step: TracedStep
@@ -62,6 +63,7 @@ class Program:
     classes: Mapping[tf.Operation, str]
     node_of: Mapping[tf.Operation, int]
     variable_bytes: int
+    scratch: Mapping[tf.Operation, int] = field(default_factory=dict)
 
     @property
     def batch_bytes(self) -> list[int]:
@@ -371,8 +373,9 @@ def _program(
         if op is not None:
             by_node[node_of[op]] += ready
     return Program(
-        step, static, graph, tuple(map(tuple, groups)), tuple(map(tuple, by_node)), classes, node_of, variables
-    )
+        step, static, graph, tuple(map(tuple, groups)), tuple(map(tuple, by_node)), classes, node_of, variables,
+        memory.scratch,
+    )  # fmt: skip
 
 
 def _recompute_until(

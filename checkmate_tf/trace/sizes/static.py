@@ -7,7 +7,7 @@ scratch graph. From these, TensorFlow's shape functions conclude all other shape
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import tensorflow as tf
@@ -42,12 +42,14 @@ class StaticStep:
     tensors : dict from id(traced tensor) to the scratch tensor
     list_bytes : dict from id(traced tensor) to int
         Bytes that variants hold: tensor lists and optionals. One that is missing has an unknown size.
+    elements : dict from id(traced tensor) to the shape of a list's elements, where it is known
     """
 
     graph: tf.Graph
     operations: Mapping[tf.Operation, tf.Operation]
     tensors: Mapping[int, tf.Tensor]
     list_bytes: Mapping[int, int]
+    elements: Mapping[int, tf.TensorShape] = field(default_factory=dict)
 
     def bytes_of(self, t: tf.Tensor) -> int | None:
         """Bytes of a traced tensor for the static batch; None if they cannot be known."""
@@ -78,7 +80,8 @@ def with_static_batch(step: TracedStep, shapes: list[tf.TensorShape]) -> StaticS
         for op in step.operations:
             if op not in emitter.operations:
                 emitter.emit(op)
-    return StaticStep(graph, emitter.operations, emitter.tensors, emitter.variants.list_bytes)
+    variants = emitter.variants
+    return StaticStep(graph, emitter.operations, emitter.tensors, variants.list_bytes, variants.elements)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,109 @@
+"""The memory of a device before a step, and what a step in a given order would take of it.
+
+This joins the pieces: how the allocator works (`bfc`), what lies in it, and what the operations of a step allocate and
+free (`sequence`). So it gives the peak that the allocator itself would report: *placed* bytes, beside the *bytes* of
+values that a plan counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .bfc import FREE, Bfc, Events, Placement, State, place, tables_of
+from .kernel import GRAIN, replay
+from .sequence import Kernels, expand
+
+__all__ = ["Memory", "Placed"]
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """What a step takes.
+
+    Attributes
+    ----------
+    peak_bytes : int
+        The most bytes of chunks in use, all that was there before included: TensorFlow's own peak.
+    asked_bytes : int
+        The most bytes that are asked for at a time, each request rounded up to the allocator's grain; what was there
+        before included. What `peak_bytes` has beyond them is lost.
+    out_of_memory : bool
+        Whether a request finds no room: in pieces that are too small, or at the limit.
+    """
+
+    peak_bytes: int
+    asked_bytes: int
+    out_of_memory: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """A device's memory before a step.
+
+    Attributes
+    ----------
+    allocator : Bfc
+    state : State
+        What lies where.
+    kernels : Kernels
+        What the step's operations allocate.
+    coming : tuple of int
+        Bytes of each tensor that comes before the step or while it runs, and that lives longer: batches that the input
+        pipeline makes, and constants.
+    """
+
+    allocator: Bfc
+    state: State
+    kernels: Kernels
+    coming: tuple[int, ...] = ()
+
+    @cached_property
+    def _before(self) -> State:
+        """With what comes: all steps begin with it."""
+        first = int(self.state.owner.max(initial=-1)) + 1
+        ids = np.arange(first, first + len(self.coming))
+        return place(self.allocator, Events(ids, np.array(self.coming, np.int64)), self.state).state
+
+    def placed(self, sequence: Sequence[int] | Integers) -> Placed:
+        """What a step takes whose nodes are computed in a given order, one after the other.
+
+        Notes
+        -----
+        Some milliseconds for 10,000 allocations.
+        """
+        ids, sizes, _ = expand(self.kernels, np.asarray(sequence, np.int64))
+        owners = int(ids.max(initial=-1)) + 1
+        used = self._before.owner != FREE
+        owner = np.where(used, owners + np.cumsum(used) - 1, FREE)
+        tables = tables_of(self.allocator, self._before, owner, len(ids))
+        _, _, placed, statistics = replay(ids, sizes, _NOWHERE, owners + int(used.sum()), *tables)
+        failed = bool(((sizes > 0) & (placed[:, 0] < 0)).any())
+        asked = self._before.bytes_in_use + _most_asked(ids, sizes, owners)
+        return Placed(int(statistics[1]), asked, failed)
+
+    def placement(self, sequence: Sequence[int] | Integers) -> tuple[Events, Placement, Integers]:
+        """Where everything lies: events, their places, and the operation (an index of `kernels`) of each event."""
+        ids, sizes, operations = expand(self.kernels, np.asarray(sequence, np.int64))
+        events = Events(ids + int(self._before.owner.max(initial=-1)) + 1, sizes)
+        return events, place(self.allocator, events, self._before), operations
+
+
+_NOWHERE = np.zeros(0, np.int64)
+
+
+def _most_asked(ids: Integers, sizes: Integers, owners: int) -> int:
+    """The most bytes of requests at a time, each rounded up."""
+    rounded = -(-sizes // GRAIN) * GRAIN
+    held = np.zeros(owners, np.int64)
+    made = sizes >= 0
+    held[ids[made]] = rounded[made]
+    changes: Any = np.where(made, rounded, -held[ids])
+    return int(np.cumsum(changes).max(initial=0))

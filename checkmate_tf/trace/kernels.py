@@ -1,0 +1,97 @@
+"""What the operations of a program's nodes allocate, read and take over, as the allocator's model takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from ..allocator.sequence import Kernels
+from .ops import ELEMENTWISE, inputs_of
+from .program import Program
+
+__all__ = ["constants_of", "kernels_of"]
+
+# Which output takes over the memory of a dying input of the same size.
+_TAKES_OVER = dict.fromkeys(ELEMENTWISE | {"Select", "SelectV2", "LogicalAnd", "LogicalNot", "LogicalOr"}, 0) | {
+    "SparseSoftmaxCrossEntropyWithLogits": 1,
+    "SoftmaxCrossEntropyWithLogits": 1,
+}
+
+_LEAST_CONSTANT = 1 << 14  # bytes: smaller ones are many, and lie anywhere
+_ELEMENT = 4  # bytes of a number in a list
+
+
+def constants_of(program: Program) -> list[int]:
+    """Bytes of each large constant. TensorFlow allocates them when a step first runs, and keeps them."""
+    sizes = (program.static.bytes_of(op.outputs[0]) or 0 for op in program.step.operations if op.type == "Const")
+    return [size for size in sizes if size >= _LEAST_CONSTANT]
+
+
+def kernels_of(program: Program) -> Kernels:
+    """The operations of a program's nodes, as arrays.
+
+    Views are no operations here: they share the memory of what they look at. So are shape operations, whose values
+    are a few bytes.
+    """
+    buffers: dict[int, int] = {}  # id of a traced tensor -> buffer
+    sizes: list[int] = []
+    pieces: list[int] = []
+    operations, outputs, reads = [0], [0], [0]
+    read: list[int] = []
+    takes_over: list[int] = []
+    scratch: list[int] = []
+    scratch_pieces: list[int] = []
+    for node in program.nodes:
+        for op in node:
+            mine = dict.fromkeys(id(program.source_of(t)) for t in inputs_of(op))
+            read += [buffers[key] for key in mine if key in buffers]
+            reads.append(len(read))
+            for t in op.outputs:
+                size = _bytes_of(program, t)
+                element = _element_bytes(program, t)
+                buffers[id(t)] = len(sizes)
+                sizes.append(size)
+                pieces.append(max(1, round(size / element)) if element else 1)
+            elements = [e for t in (*op.inputs, *op.outputs) if (e := _element_bytes(program, t))]
+            outputs.append(len(sizes))
+            takes_over.append(_TAKES_OVER.get(op.type, -1))
+            scratch.append(program.scratch.get(op, 0))
+            scratch_pieces.append(max(1, round(scratch[-1] / max(elements))) if elements else 1)
+        operations.append(len(takes_over))
+    kept = np.zeros(len(sizes), bool)
+    for t in program.step.outputs:
+        source = program.source_of(t)
+        if id(source) in buffers:
+            kept[buffers[id(source)]] = True
+    return Kernels(
+        _integers(operations),
+        _integers(outputs),
+        _integers(reads),
+        _integers(read),
+        _integers(sizes),
+        _integers(pieces),
+        kept,
+        _integers(takes_over),
+        _integers(scratch),
+        _integers(scratch_pieces),
+    )
+
+
+def _bytes_of(program: Program, t: tf.Tensor) -> int:
+    """Bytes that an output takes; 0 if it shares the memory of an input, or holds nothing that is known."""
+    if program.source_of(t) is not t or (t.dtype == tf.variant and not t.consumers()):
+        return 0
+    return program.static.bytes_of(t) or 0
+
+
+def _element_bytes(program: Program, t: tf.Tensor) -> int:
+    """Bytes of an element of a list; 0 if it is no list, or that is not known."""
+    shape = program.static.elements.get(id(t)) if t.dtype == tf.variant else None
+    return (shape.num_elements() or 0) * _ELEMENT if shape is not None and shape.is_fully_defined() else 0
+
+
+def _integers(values: Iterable[int]) -> NDArray[np.int64]:
+    return np.fromiter(values, np.int64)

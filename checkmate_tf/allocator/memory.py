@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from .bfc import FREE, Bfc, Events, Placement, State, place, tables_of
 from .kernel import GRAIN, replay
 from .sequence import Kernels, expand
 
-__all__ = ["Memory", "Placed"]
+__all__ = ["Memory", "Placed", "with_more"]
 
 Integers = NDArray[np.int64]
 
@@ -52,25 +51,14 @@ class Memory:
     ----------
     allocator : Bfc
     state : State
-        What lies where.
+        What lies where, what comes before the step or while it runs included; see `with_more`.
     kernels : Kernels
         What the step's operations allocate.
-    coming : tuple of int
-        Bytes of each tensor that comes before the step or while it runs, and that lives longer: batches that the input
-        pipeline makes, and constants.
     """
 
     allocator: Bfc
     state: State
     kernels: Kernels
-    coming: tuple[int, ...] = ()
-
-    @cached_property
-    def _before(self) -> State:
-        """With what comes: all steps begin with it."""
-        first = int(self.state.owner.max(initial=-1)) + 1
-        ids = np.arange(first, first + len(self.coming))
-        return place(self.allocator, Events(ids, np.array(self.coming, np.int64)), self.state).state
 
     def placed(self, sequence: Sequence[int] | Integers) -> Placed:
         """What a step takes whose nodes are computed in a given order, one after the other.
@@ -81,19 +69,26 @@ class Memory:
         """
         ids, sizes, _ = expand(self.kernels, np.asarray(sequence, np.int64))
         owners = int(ids.max(initial=-1)) + 1
-        used = self._before.owner != FREE
+        used = self.state.owner != FREE
         owner = np.where(used, owners + np.cumsum(used) - 1, FREE)
-        tables = tables_of(self.allocator, self._before, owner, len(ids))
+        tables = tables_of(self.allocator, self.state, owner, len(ids))
         _, _, placed, statistics = replay(ids, sizes, _NOWHERE, owners + int(used.sum()), *tables)
         failed = bool(((sizes > 0) & (placed[:, 0] < 0)).any())
-        asked = self._before.bytes_in_use + _most_asked(ids, sizes, owners)
+        asked = self.state.bytes_in_use + _most_asked(ids, sizes, owners)
         return Placed(int(statistics[1]), asked, failed)
 
     def placement(self, sequence: Sequence[int] | Integers) -> tuple[Events, Placement, Integers]:
         """Where everything lies: events, their places, and the operation (an index of `kernels`) of each event."""
         ids, sizes, operations = expand(self.kernels, np.asarray(sequence, np.int64))
-        events = Events(ids + int(self._before.owner.max(initial=-1)) + 1, sizes)
-        return events, place(self.allocator, events, self._before), operations
+        events = Events(ids + int(self.state.owner.max(initial=-1)) + 1, sizes)
+        return events, place(self.allocator, events, self.state), operations
+
+
+def with_more(allocator: Bfc, state: State, sizes: Sequence[int]) -> State:
+    """What lies where once tensors have come that live longer than a step: batches of the input pipeline, constants."""
+    first = int(state.owner.max(initial=-1)) + 1
+    ids = np.arange(first, first + len(sizes))
+    return place(allocator, Events(ids, np.array(sizes, np.int64)), state).state
 
 
 _NOWHERE = np.zeros(0, np.int64)

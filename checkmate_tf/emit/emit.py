@@ -38,7 +38,7 @@ from ..trace.ops import SUMS, copy_attributes, inputs_of, is_stateful
 from ..trace.order import is_gradient
 from ..trace.program import LARGE, SHAPE, SMALL, SOURCE, VIEW, Program
 from ..trace.sizes.loops import copy_functions
-from .ordering import Order, needed_waits
+from .ordering import Order, Strict, needed_waits
 
 __all__ = ["Emission", "emit"]
 
@@ -84,7 +84,10 @@ def emit(
         What the step returns, in its own structure.
     """
     emission = Emission(program, tf.compat.v1.get_default_graph(), inputs, checks)
-    emission.run(plan, needed_waits(program.graph, plan, order))
+    if isinstance(order, Strict):
+        emission.run_strictly(plan)
+    else:
+        emission.run(plan, needed_waits(program.graph, plan, order))
     return emission.outputs()
 
 
@@ -109,8 +112,9 @@ class Emission:
         self.copies: dict[tf.Operation, list[tf.Operation]] = {}
         self.seen_from: dict[tf.Operation, tuple[int, ...]] = {}  # ids of the inputs of a view's newest copy
         self.comes_after: dict[int, int] = {}  # id of a tensor -> how many computations finish before it is made
-        self.wait = 0  # how many must have finished before the computation that is being emitted
-        self.barriers: dict[int, tf.Operation] = {}  # after so many computations
+        self.strict = False  # whether operations run one after the other; else computations may overlap
+        self.wait = 0  # how many must have finished before the computation that is being emitted; if strict: barriers
+        self.barriers: dict[int, tf.Operation] = {}  # after so many computations; if strict: by number
         self.finished: dict[tf.Operation, None] = {}  # what the next barrier waits for
         self.maker: dict[int, tf.Operation] = {}  # id of a tensor -> the copy that owns its buffer
         for given, t in zip(program.step.inputs, inputs, strict=True):
@@ -130,6 +134,14 @@ class Emission:
             if position in awaited:
                 self._put_barrier(position)
             self.wait = waits[position]
+            self._compute(node, first=node not in computed)
+            computed.add(node)
+
+    def run_strictly(self, plan: Plan) -> None:
+        """Emit all computations in one strict order, large operations of a node one by one as well."""
+        self.strict = True
+        computed = set[int]()
+        for node in plan.sequence:
             self._compute(node, first=node not in computed)
             computed.add(node)
 
@@ -157,7 +169,8 @@ class Emission:
     def _compute(self, node: int, first: bool) -> None:
         for op in self.program.nodes[node]:
             large = self.program.classes[op] == LARGE
-            self._emit(op, gate=large and self.wait > 0, late=self._late(op, node) if large else ())
+            gate = large and (self._held_back(op) if self.strict else self.wait > 0)
+            self._emit(op, gate=gate, late=self._late(op, node) if large else ())
             reads_large = any(self.program.classes.get(self._owner(t)) == LARGE for t in inputs_of(op))
             if (large or reads_large) and op.type not in _FUSED_LATER:
                 for t in inputs_of(op):  # whoever waits for this one need not wait for what it reads
@@ -167,6 +180,16 @@ class Emission:
             for op in self.program.shapes[node] if node < len(self.program.shapes) else ():
                 if op not in self.current:
                     self._emit(op)
+
+    def _held_back(self, op: tf.Operation) -> bool:
+        """Whether only a barrier keeps an operation from running before all that come before it; puts the barrier."""
+        if self.finished:
+            made = {self.maker.get(id(self.tensor(t))) for t in inputs_of(op)}
+            if made.issuperset(self.finished):
+                return False
+            self.wait += 1
+            self._put_barrier(self.wait)
+        return self.wait > 0
 
     def _late(self, op: tf.Operation, node: int) -> list[tf.Operation]:
         """What a gradient has to wait for that reads no value: what its node reads, or else the next."""

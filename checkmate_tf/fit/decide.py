@@ -8,10 +8,13 @@
 Computations may run out of order, or in one strict order. Strict order makes the allocator's peak lower and steadier
 and costs parallelism, more in some networks than in others.
 
-1. The first schedule fits the first target. Where no schedule does, the target is raised, but not above the budget.
-2. The first schedule that is unsteady is measured in strict order, too. So is the first one that is over the budget
-   while none that fits costs as little.
-3. Each measurement corrects the target of its order: down when the peak is over the budget, up when much of the budget
+1. Where the allocator has a model, a target is what it will take, in either order. The order whose schedule costs less
+   is measured, what strict order is expected to take included. Mostly that is all. If the model is found to be wrong,
+   the rest goes on without it.
+2. Else a target is the bytes of a schedule. The first schedule that is unsteady is measured in strict order, too. So is
+   the first one that is over the budget while none that fits costs as little.
+3. Where no schedule fits the first target, it is raised, but not above the budget.
+   Each measurement corrects the target of its order: down when the peak is over the budget, up when much of the budget
    is left. The order whose next schedule costs less comes first, what strict order takes as measured included.
 4. Once a plan fits, another is worth a measurement only where it saves a percent of the step, and a percent more for
    each that was measured in vain.
@@ -27,6 +30,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from ..allocator.memory import Placed
 from ..emit.ordering import Order, Strict
 from ..errors import InfeasibleBudgetError
 from ..report import Attempt, Peak
@@ -38,6 +42,7 @@ __all__ = [
     "Action",
     "Candidate",
     "Done",
+    "Found",
     "Measure",
     "Outcome",
     "Refuse",
@@ -48,6 +53,19 @@ __all__ = [
     "decide",
     "expected_cost",
 ]
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """A schedule, and what it takes in the order that was asked for, as the allocator's model has it."""
+
+    schedule: Schedule
+    placed: Placed | None = None
+
+    @property
+    def predicted_bytes(self) -> int:
+        """What its steps are expected to take; without a model, the bytes of its values."""
+        return self.schedule.peak_bytes if self.placed is None else self.placed.peak_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,12 +80,15 @@ class Candidate:
         By the device; None if it was not measured.
     strict_cost : float or None
         Seconds of a step in strict order over seconds of a step out of order, as measured; None if it was not.
+    placed : Placed or None
+        As in `Found`.
     """
 
     schedule: Schedule
     order: Order
     measured: Peak | None
     strict_cost: float | None = None
+    placed: Placed | None = None
 
     @property
     def strict(self) -> bool:
@@ -77,9 +98,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Solve:
-    """Find a schedule that fits a target in bytes. Its outcome is for `State.solved`."""
+    """Find a schedule that fits a target in bytes. Its outcome is for `State.solved`.
+
+    With `placed`, these are bytes that the allocator's model says it takes, in the order that `strict` says.
+    """
 
     target_bytes: int
+    strict: bool = False
+    placed: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,16 +114,19 @@ class SolveLeast:
 
     A question is asked once: the first answer is used whenever it comes up again.
 
-    `seed` is added to the seed of the search: another one finds another schedule with the same peak.
+    `seed` is added to the seed of the search: another one finds another schedule with the same peak. `strict` and
+    `placed` are as in `Solve`.
     """
 
     error: InfeasibleBudgetError
     seed: int = 0
+    strict: bool = False
+    placed: bool = False
 
     @property
-    def key(self) -> tuple[int, int]:
+    def key(self) -> tuple[int, int, bool, bool]:
         """What tells one such question from another."""
-        return self.error.minimum_bytes, self.seed
+        return self.error.minimum_bytes, self.seed, self.strict, self.placed
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +135,7 @@ class Measure:
 
     Attributes
     ----------
-    schedule : Schedule
+    found : Found
     order : Order
     target_bytes : int
         What the schedule had to fit.
@@ -114,10 +143,14 @@ class Measure:
         Another plan fits already. So measuring ends after a few steps if one is over the budget.
     """
 
-    schedule: Schedule
+    found: Found
     order: Order
     target_bytes: int
     needless: bool
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.found.schedule
 
     @property
     def strict(self) -> bool:
@@ -139,7 +172,7 @@ class Refuse:
 
 
 Action: TypeAlias = Solve | SolveLeast | Measure | Done | Refuse
-Outcome: TypeAlias = Schedule | InfeasibleBudgetError
+Outcome: TypeAlias = Found | InfeasibleBudgetError
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,10 +198,12 @@ class State:
         Plans that were measured after one fitted, and turned out to be no better.
     again : Measure or None
         A measurement out of order that is to be repeated in strict order.
+    modelled : bool
+        Whether targets are what the allocator's model says. It ends when a measurement shows that the model is wrong.
     tried : frozenset of (sequence, strict)
-    outcomes : mapping of int to Schedule or InfeasibleBudgetError
+    outcomes : mapping of Solve to Found or InfeasibleBudgetError
         What came of each target.
-    least : mapping of (bytes, seed) to Schedule
+    least : mapping of `SolveLeast.key` to Found
         What came of each question for the least peak.
     """
 
@@ -182,9 +217,10 @@ class State:
     strict_cost: float | None = None
     vain: int = 0
     again: Measure | None = None
+    modelled: bool = False
     tried: frozenset[tuple[bytes, bool]] = frozenset()
-    outcomes: Mapping[int, Outcome] = field(default_factory=dict)
-    least: Mapping[tuple[int, int], Schedule] = field(default_factory=dict)
+    outcomes: Mapping[Solve, Outcome] = field(default_factory=dict)
+    least: Mapping[tuple[int, int, bool, bool], Found] = field(default_factory=dict)
 
     @property
     def policy(self) -> FitPolicy:
@@ -192,11 +228,15 @@ class State:
 
     def solved(self, action: Solve, outcome: Outcome) -> State:
         """With what came of a target: a schedule that fits it, or why there is none."""
-        return replace(self, outcomes={**self.outcomes, action.target_bytes: outcome})
+        return replace(self, outcomes={**self.outcomes, action: outcome})
 
-    def solved_least(self, action: SolveLeast, schedule: Schedule) -> State:
+    def solved_least(self, action: SolveLeast, found: Found) -> State:
         """With a schedule of least peak."""
-        return replace(self, least={**self.least, action.key: schedule})
+        return replace(self, least={**self.least, action.key: found})
+
+    def question(self, target: int, strict: bool) -> Solve:
+        """What to ask for a schedule. Without a model the order makes no difference."""
+        return Solve(target, strict and self.modelled, self.modelled)
 
     def measured(self, action: Measure, attempt: Attempt) -> State:
         """With what the device said of a schedule."""
@@ -211,26 +251,31 @@ class State:
         )
         if peak is None:
             lower = int(limits.budget_bytes * policy.out_of_memory)
-            targets[strict] = min(schedule.peak_bytes, action.target_bytes) - lower
+            targets[strict] = min(action.found.predicted_bytes, action.target_bytes) - lower
             return replace(state, targets=targets, vain=self.vain + (self.best is not None))
         if before is not None:
             state = replace(state, strict_cost=max(1.0, peak.seconds / before.seconds))
         fits = peak.sure_bytes <= limits.most_bytes
         if fits and _is_best(state, schedule, strict):
-            state = replace(state, best=Candidate(schedule, action.order, peak))
+            state = replace(state, best=Candidate(schedule, action.order, peak, placed=action.found.placed))
         elif state.best is not None:
             state = replace(state, vain=state.vain + 1)
-        unsteady = peak.sure_bytes - peak.bytes > policy.unsteady * peak.bytes
-        doubtful = unsteady if fits else _pays(state, schedule, strict=True)
-        if state.strict_cost is None and not strict and True in limits.orders and doubtful:
-            state = replace(state, again=replace(action, order=Strict()))
+        if self.modelled and policy.wrong_model(action.found.predicted_bytes, peak.bytes, strict):
+            state = replace(state, modelled=False)
+            targets = {strict: 0}
+        elif not self.modelled:
+            unsteady = peak.sure_bytes - peak.bytes > policy.unsteady * peak.bytes
+            doubtful = unsteady if fits else _pays(state, schedule, strict=True)
+            if state.strict_cost is None and not strict and True in limits.orders and doubtful:
+                state = replace(state, again=replace(action, order=Strict()))
         if fits and schedule.overhead < policy.worth:
             targets = {}
         elif fits and peak.sure_bytes >= policy.used * limits.goal_bytes:  # a larger target is not worth a plan
             targets.pop(strict, None)
         else:  # as much as may be where it is measured safely
             most = limits.most_bytes if fits and not limits.near_limit else limits.goal_bytes
-            targets[strict] = most - (peak.sure_bytes - schedule.peak_bytes)
+            predicted = action.found.predicted_bytes if state.modelled else schedule.peak_bytes
+            targets[strict] = most - (peak.sure_bytes - predicted)
         return replace(state, targets=targets)
 
 
@@ -258,13 +303,15 @@ def begin(
     given = target_bytes is not None and limits.measured
     target = limits.with_room(target_bytes or 0) if given else limits.first_target_bytes
     strict = strict or limits.orders[0]
-    return State(limits, tries, target, strict, {strict: target}, strict_cost=strict_cost)
+    both = limits.modelled and not given
+    targets = dict.fromkeys(limits.orders, target) if both else {strict: target}
+    return State(limits, tries, target, strict, targets, strict_cost=strict_cost, modelled=limits.modelled)
 
 
 def decide(state: State) -> Action:
     """What to do next."""
     if not state.attempts:
-        action = _first(state)
+        action = _first_placed(state) if state.modelled else _first(state)
         if isinstance(action, Measure) and not state.limits.measured:
             return Done(Candidate(action.schedule, action.order, None))
         return action
@@ -272,18 +319,19 @@ def decide(state: State) -> Action:
         return _end(state)
     if state.again is not None:
         return replace(state.again, needless=state.best is not None)
-    found: list[tuple[float, bool, Schedule]] = []
+    found: list[tuple[float, bool, Found]] = []
     for strict, target in state.targets.items():
-        schedule = state.outcomes.get(target)
-        if schedule is None:
-            return Solve(target)
-        if isinstance(schedule, InfeasibleBudgetError) or _tried(schedule, strict) in state.tried:
+        asked = state.question(target, strict)
+        outcome = state.outcomes.get(asked)
+        if outcome is None:
+            return asked
+        if isinstance(outcome, InfeasibleBudgetError) or _tried(outcome.schedule, strict) in state.tried:
             continue
-        if _pays(state, schedule, strict):
-            found.append((_cost(state, schedule, strict), not strict, schedule))
+        if _pays(state, outcome.schedule, strict):
+            found.append((_cost(state, outcome.schedule, strict), not strict, outcome))
     if found:
-        _, out_of_order, schedule = min(found, key=lambda f: f[:2])
-        return _measure(state, schedule, not out_of_order, state.targets[not out_of_order])
+        _, out_of_order, cheapest = min(found, key=lambda f: f[:2])
+        return _measure(state, cheapest, not out_of_order, state.targets[not out_of_order])
     return (_instead(state) if state.best is None else None) or _end(state)
 
 
@@ -317,18 +365,51 @@ def _tried(schedule: Schedule, strict: bool) -> tuple[bytes, bool]:
     return schedule.sequence.tobytes(), strict
 
 
-def _measure(state: State, schedule: Schedule, strict: bool, target: int) -> Measure:
-    order = state.limits.order(schedule.peak_bytes, strict)
-    return Measure(schedule, order, target, needless=state.best is not None)
+def _measure(state: State, found: Found, strict: bool, target: int) -> Measure:
+    order = state.limits.order(found.schedule.peak_bytes, strict)
+    return Measure(found, order, target, needless=state.best is not None)
+
+
+def _first_placed(state: State) -> Action:
+    """The cheapest schedule in either order, by the allocator's model. If none fits, the one that takes least."""
+    found: list[tuple[float, bool, Found]] = []
+    errors: list[InfeasibleBudgetError] = []
+    for strict, target in state.targets.items():
+        asked = state.question(target, strict)
+        outcome = state.outcomes.get(asked)
+        if outcome is None:
+            return asked
+        if isinstance(outcome, InfeasibleBudgetError):
+            errors.append(outcome)
+        else:
+            found.append((_cost(state, outcome.schedule, strict), not strict, outcome))
+    if found:
+        _, out_of_order, cheapest = min(found, key=lambda f: f[:2])
+        return _measure(state, cheapest, not out_of_order, state.targets[not out_of_order])
+    error, limits = min(errors, key=lambda e: e.minimum_bytes), state.limits
+    if error.minimum_bytes <= min(limits.budget_bytes, int(state.policy.hope * limits.most_bytes)):
+        return _least(state, error, strict=True in limits.orders)
+    needed = int(error.minimum_bytes / state.policy.placed) + 1
+    return Refuse(
+        InfeasibleBudgetError(
+            f"budget {format_bytes(limits.budget_bytes)} is too small: the values of no known schedule fit into less "
+            f"than {format_bytes(error.minimum_bytes)} as the device's allocator places them; raise the budget to "
+            f"{format_bytes(needed)} or lower the batch size",
+            limits.budget_bytes,
+            needed,
+            proven=False,
+        )
+    )
 
 
 def _first(state: State) -> Action:
     """A schedule for the first target. If none fits, the target is raised, but not above the budget."""
     budget, target, raised = state.limits.budget_bytes, state.first_target, False
     while True:
-        found = state.outcomes.get(target)
+        asked = state.question(target, state.first_strict)
+        found = state.outcomes.get(asked)
         if found is None:
-            return Solve(target)
+            return asked
         if not isinstance(found, InfeasibleBudgetError):
             return _measure(state, found, state.first_strict, target)
         if target >= budget:
@@ -342,47 +423,49 @@ def _first(state: State) -> Action:
 
 def _least(state: State, error: InfeasibleBudgetError, strict: bool, seed: int = 0) -> Action:
     """The schedule of least peak, and that peak as the target."""
-    ask = SolveLeast(error, seed)
-    schedule = state.least.get(ask.key)
-    return ask if schedule is None else _measure(state, schedule, strict, error.minimum_bytes)
+    ask = SolveLeast(error, seed, strict and state.modelled, state.modelled)
+    found = state.least.get(ask.key)
+    return ask if found is None else _measure(state, found, strict, error.minimum_bytes)
 
 
 def _instead(state: State) -> Action | None:
     """What to measure when nothing fits any target and nothing kept the budget yet; None if there is nothing."""
     limits, policy = state.limits, state.policy
-    found = {strict: state.outcomes[target] for strict, target in state.targets.items()}
-    errors = {strict: error for strict, error in found.items() if isinstance(error, InfeasibleBudgetError)}
+    outcomes = {strict: state.outcomes[state.question(target, strict)] for strict, target in state.targets.items()}
+    errors = {strict: error for strict, error in outcomes.items() if isinstance(error, InfeasibleBudgetError)}
     if not errors:  # the rest was tried, and found no better
         return None
     last = state.attempts[-1].strict
-    strict = last if last in errors else not last
+    strict = last if last in errors else next(iter(errors))
     error = errors[strict]
-    predicted = [a.predicted_bytes for a in state.attempts if a.strict == strict]
-    if error.minimum_bytes < policy.lower * min(predicted):
+    predicted = [a.placed_bytes or a.predicted_bytes for a in state.attempts if a.strict == strict]
+    if predicted and error.minimum_bytes < policy.lower * min(predicted):
         return _least(state, error, strict)
     if True not in limits.orders:
         return None
     if not strict:
         target = max(limits.goal_bytes, error.minimum_bytes)
-        outcome = state.outcomes.get(target)
+        asked = state.question(target, strict=True)
+        outcome = state.outcomes.get(asked)
         if outcome is None:
-            return Solve(target)
+            return asked
         if isinstance(outcome, InfeasibleBudgetError):
             return _least(state, outcome, strict=True)
-        if _tried(outcome, True) not in state.tried:
+        if _tried(outcome.schedule, True) not in state.tried:
             return _measure(state, outcome, True, target)
-    if _least_sure(state) > policy.near_budget * limits.budget_bytes:
+    if state.modelled or _least_sure(state) > policy.near_budget * limits.budget_bytes:
         return None
     return _least(state, _least_known(state), strict=True, seed=len(state.attempts))
 
 
 def _least_known(state: State) -> InfeasibleBudgetError:
     """The least peak that a search named, or found: the last one may have had too few seconds to come near it."""
-    named = [
-        (found.minimum_bytes if isinstance(found, InfeasibleBudgetError) else found.peak_bytes, list(found.sequence))
-        for found in state.outcomes.values()
-        if found.sequence is not None
-    ]
+    named: list[tuple[int, list[int]]] = []
+    for asked, outcome in state.outcomes.items():
+        if isinstance(outcome, Found):
+            named.append((outcome.schedule.peak_bytes, outcome.schedule.sequence.tolist()))
+        elif outcome.sequence is not None and not asked.placed:
+            named.append((outcome.minimum_bytes, list(outcome.sequence)))
     peak, sequence = min(named, key=lambda n: n[0])
     return InfeasibleBudgetError("the least that is known", peak, peak, proven=False, sequence=sequence)
 

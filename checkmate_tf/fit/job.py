@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from ..allocator.memory import Memory
 from ..device.measure import Device
 from ..graph import Graph
 from ..report import Attempt
@@ -64,6 +65,8 @@ class Job:
     options : PlanOptions
     places : tuple of str
         The devices of all replicas, each with its part of the inputs. Empty if all is on `device`.
+    memory : Memory or None
+        The device's memory before a step; None if its allocator has no model, or plans are not measured.
     """
 
     subject: Subject
@@ -71,6 +74,7 @@ class Job:
     device: Device
     options: PlanOptions
     places: tuple[str, ...] = ()
+    memory: Memory | None = None
 
     @property
     def measure(self) -> bool:
@@ -87,6 +91,7 @@ class Job:
             self.device.is_cpu,
             self.measure,
             ordered=not self.options.jit_compile,
+            modelled=self.memory is not None and self.measure and not self.options.jit_compile,
             policy=POLICY,
         )
 

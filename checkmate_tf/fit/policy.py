@@ -21,6 +21,13 @@ class FitPolicy:
     ----------
     goal : float
         Of the budget: what steps of a plan should come near. The rest is for steps that take more than those measured.
+    placed : float
+        Of the budget: the same, where the allocator has a model. The rest is for what the model does not know.
+    wrong, wrong_loose : float
+        Of what the model says: a measurement that differs by more shows that the model is wrong, in strict order and
+        out of order.
+    hope : float
+        Times the most that steps may take: a schedule that takes no more by the model is worth a measurement.
     sure : float
         Of the budget: the most that steps may be expected to take (`Peak.sure_bytes`).
     waste : float
@@ -60,6 +67,8 @@ class FitPolicy:
         At least, to make the schedule of least known peak cheaper.
     batches : int
         How many to keep reserves for. `fit` on arrays keeps six ready; gradients of about their size lie there, too.
+    batches_on_device : int
+        How many batches a device that is not the host holds while it trains: one in use, and one that comes.
     reserves : float
         Of the budget, at most, for these.
     tries_without_codes : int
@@ -75,7 +84,11 @@ class FitPolicy:
     """
 
     goal: float = 0.95
-    sure: float = 0.98
+    placed: float = 0.965
+    wrong: float = 0.08
+    wrong_loose: float = 0.15
+    hope: float = 1.01
+    sure: float = 0.985
     waste: float = 0.25
     tight: float = 1.25
     clear: float = 0.8
@@ -83,7 +96,7 @@ class FitPolicy:
     most: float = 0.92
     loose: float = 1.15
     pieces: float = 0.1
-    used: float = 0.94
+    used: float = 0.955
     worth: float = 0.01
     lower: float = 0.98
     near_budget: float = 1.1
@@ -94,6 +107,7 @@ class FitPolicy:
     solve_share: float = 0.5
     least_seconds: float = 8.0
     batches: int = 8
+    batches_on_device: int = 2
     reserves: float = 0.2
     tries_without_codes: int = 2
     code_rounds: int = 3
@@ -104,6 +118,15 @@ class FitPolicy:
     def beyond_limit(self, peak_bytes: int, limit_bytes: int, on_cpu: bool) -> bool:
         """Whether steps with this peak may run out of memory under the hard limit of a CPU's allocator."""
         return on_cpu and peak_bytes > self.most * limit_bytes
+
+    def wrong_model(self, predicted_bytes: int, peak_bytes: int, strict: bool) -> bool:
+        """Whether a measured peak shows that the allocator is not as its model has it."""
+        most = self.wrong if strict else self.wrong_loose
+        return abs(peak_bytes - predicted_bytes) > most * predicted_bytes
+
+    def ready_batches(self, prefetch: int | None) -> int:
+        """How many batches are ready beside the one in use and the one that is being made."""
+        return max(0, self.reserved_batches(prefetch) - 2)
 
     def reserved_batches(self, prefetch: int | None) -> int:
         """For how many batches to keep reserves. 0 if no batch is made before it is asked for (`prefetch` 0)."""
@@ -134,6 +157,8 @@ class Limits:
         Whether plans are run on the device.
     ordered : bool
         Whether the order of computations is ours to choose. XLA has an order of its own.
+    modelled : bool
+        Whether the device's allocator has a model, so that a target is what it will take.
     policy : FitPolicy
     """
 
@@ -143,6 +168,7 @@ class Limits:
     on_cpu: bool
     measured: bool
     ordered: bool = True
+    modelled: bool = False
     policy: FitPolicy = POLICY
 
     @property
@@ -165,6 +191,8 @@ class Limits:
     @property
     def goal_bytes(self) -> int:
         """What steps of a plan should come near. It stays away from a hard limit."""
+        if self.modelled:
+            return min(int(self.policy.placed * self.budget_bytes), self.most_bytes)
         goal = int(self.policy.goal * self.budget_bytes)
         return min(goal, int(self.policy.clear * self.device_bytes)) if self.near_limit else goal
 
@@ -176,6 +204,8 @@ class Limits:
         """
         if not self.ordered:
             return (False,)
+        if self.modelled:
+            return (True,)
         return (True,) if self.near_limit else (False, True)
 
     @property
@@ -183,11 +213,15 @@ class Limits:
         """What the first schedule has to fit: the goal, less what the allocator is expected to lose."""
         if not self.measured:
             return self.budget_bytes
+        if self.modelled:
+            return self.goal_bytes
         policy, activations = self.policy, max(0, self.budget_bytes - self.constant_bytes)
         return self.with_room(int(policy.goal * self.budget_bytes) - int(policy.waste * activations))
 
     def with_room(self, target: int) -> int:
         """A target that leaves room for what was not predicted, where running out of memory can be a crash."""
+        if self.modelled:
+            return target
         room = self.constant_bytes + int(self.policy.room * max(0, self.device_bytes - self.constant_bytes))
         return min(target, room) if self.near_limit else target
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import logging
-from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -18,16 +17,15 @@ from ..device.measure import captured_variables, fed_as_by_fit, measure_peak, mo
 from ..emit.emit import emit
 from ..emit.ordering import Order, Within
 from ..emit.xla import emit_compiled
-from ..errors import InfeasibleBudgetError, JitCompileError, PlanError
+from ..errors import JitCompileError, PlanError
 from ..plan import Plan
 from ..report import Attempt, Peak
 from ..schedule import Schedule, schedule_from_dict
 from ..units import format_bytes
-from .decide import Candidate, Measure, Outcome, Refuse, Solve, SolveLeast, begin, decide
+from .decide import Candidate, Found, Measure, Refuse, Solve, SolveLeast, begin, decide
+from .finding import Finder, bare
 from .job import Job, Ledger
-from .options import PlanOptions
 from .policy import POLICY
-from .solving import solve_least, solve_once
 
 __all__ = ["NotMeasurable", "fit", "fit_given"]
 
@@ -69,15 +67,15 @@ def fit(
     NotMeasurable
         If the step cannot be run on made-up data.
     """
+    finder = Finder(job, ledger)
     state = begin(job.limits, job.options.tries, target, strict, strict_cost)
     while True:
         action = decide(state)
         if isinstance(action, Solve):
-            state = state.solved(action, _solved(job, ledger, action.target_bytes))
+            state = state.solved(action, finder.find(action.target_bytes, action.strict, action.placed))
         elif isinstance(action, SolveLeast):
-            options = replace(job.options, seed=job.options.seed + action.seed)
-            schedule = solve_least(job.subject.graph, action.error, options, ledger)
-            state = state.solved_least(action, schedule)
+            found = finder.least(action.error, action.seed, action.strict, action.placed)
+            state = state.solved_least(action, found)
         elif isinstance(action, Measure):
             attempt = _attempt(job, ledger, action, len(state.attempts))
             state = state.measured(action, attempt)
@@ -85,29 +83,8 @@ def fit(
             if state.attempts:
                 job.options.tell("measure", 1, 1, "")
             if isinstance(action, Refuse):
-                raise _bare(action.error)  # an error of `state` would hold this frame, and be held by it
+                raise bare(action.error)  # an error of `state` would hold this frame, and be held by it
             return action.candidate
-
-
-def _solved(job: Job, ledger: Ledger, target: int) -> Outcome:
-    """A schedule for a target, or why there is none."""
-    try:
-        return solve_once(job.subject.graph, target, _options(job, ledger), ledger)
-    except InfeasibleBudgetError as error:
-        return _bare(error)
-
-
-def _options(job: Job, ledger: Ledger) -> PlanOptions:
-    """Options that leave some of the time for targets that may follow."""
-    if not job.measure:
-        return job.options
-    used, limit = ledger.solving_seconds, job.options.time_limit
-    return replace(job.options, time_limit=used + POLICY.solve_share * max(0.0, limit - used))
-
-
-def _bare(error: InfeasibleBudgetError) -> InfeasibleBudgetError:
-    """The same error without its traceback, whose frames would keep the data of `fit` in memory."""
-    return InfeasibleBudgetError(str(error), error.budget_bytes, error.minimum_bytes, error.proven, error.sequence)
 
 
 def fit_given(job: Job, ledger: Ledger, saved: dict[str, Any]) -> Candidate | None:
@@ -126,10 +103,11 @@ def fit_given(job: Job, ledger: Ledger, saved: dict[str, Any]) -> Candidate | No
     limits = job.limits
     for strict in limits.orders:
         order = limits.order(schedule.peak_bytes, strict)
-        action = Measure(schedule, order, schedule.budget_bytes or schedule.peak_bytes, needless=False)
+        placed = job.memory.placed(schedule.sequence) if job.memory is not None and strict else None
+        action = Measure(Found(schedule, placed), order, schedule.budget_bytes or schedule.peak_bytes, needless=False)
         peak = _attempt(job, ledger, action, int(strict)).peak
         if peak is not None and peak.sure_bytes <= limits.most_bytes:
-            return Candidate(schedule, order, peak)
+            return Candidate(schedule, order, peak, placed=placed)
     log.warning("steps of the schedule in %s may exceed the budget, as measured here: planning anew", schedule.origin)
     return None
 
@@ -155,7 +133,13 @@ def _attempt(job: Job, ledger: Ledger, action: Measure, number: int) -> Attempt:
         peak = measure(job, schedule.plan, action.order, job.limits.most_bytes if action.needless else None)
     overhead = job.subject.overhead(schedule)
     attempt = Attempt(
-        action.target_bytes, schedule.peak_bytes, peak, overhead, strict=action.strict, codes=job.subject.codes
+        action.target_bytes,
+        schedule.peak_bytes,
+        peak,
+        overhead,
+        strict=action.strict,
+        codes=job.subject.codes,
+        placed_bytes=None if action.found.placed is None else action.found.placed.peak_bytes,
     )
     ledger.attempts.append(attempt)
     return attempt
@@ -189,7 +173,7 @@ def measure(job: Job, plan: Plan, order: Order, most_bytes: int | None) -> Peak 
     for k, make in enumerate(examples(inputs, job.options.sample)):
         with tf.device(job.places[k * len(job.places) // len(inputs)] if job.places else None):
             batch.append(make())
-    step = fed_as_by_fit(planned, batch, device, job.options.prefetch)
+    step = fed_as_by_fit(planned, batch, device, POLICY.ready_batches(job.options.prefetch))
     try:
         peak, reason = measure_peak(device, step, captured_variables(program.step.captures), most_bytes)
     except tf.errors.OpError as error:

@@ -66,6 +66,8 @@ class Attempt:
         Whether computations keep one strict order.
     codes : int
         How many gradients read codes.
+    placed_bytes : int or None
+        What it takes by the model of the device's allocator; None if that has none.
     """
 
     target_bytes: int
@@ -74,6 +76,7 @@ class Attempt:
     overhead: float
     strict: bool = False
     codes: int = 0
+    placed_bytes: int | None = None
 
     @property
     def measured_bytes(self) -> int | None:

@@ -1,0 +1,41 @@
+"""A device's memory as a planned step will find it: its allocator as a model, and what lies in it."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Sequence
+
+from ..allocator.bfc import state_of_chunks
+from ..allocator.memory import Memory, with_more
+from ..allocator.sequence import Kernels
+from .measure import Device
+from .memory_map import memory_map
+from .record import NotRecorded
+from .replay import allocator_of
+
+__all__ = ["memory_before"]
+
+_log = logging.getLogger(__name__)
+
+
+def memory_before(device: Device, kernels: Kernels, coming: Sequence[int]) -> Memory | None:
+    """The memory that a step finds, or None where the device's allocator is not known.
+
+    Parameters
+    ----------
+    device : Device
+    kernels : Kernels
+        Of the step's program.
+    coming : sequence of int
+        Bytes of each tensor that is not there yet, but will be: batches that are kept ready, large constants.
+    """
+    gc.collect()  # what only lies in cycles would be taken for something that stays
+    try:
+        lies = memory_map(device)
+        allocator = allocator_of(device)
+    except NotRecorded as error:
+        _log.info("the allocator of %s has no model here: %s", device.name, error)
+        return None
+    state = state_of_chunks(allocator, lies.address, lies.size, lies.in_use)
+    return Memory(allocator, with_more(allocator, state, coming), kernels)

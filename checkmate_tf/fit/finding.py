@@ -1,0 +1,234 @@
+"""Finds the cheapest schedule whose steps fit, as the allocator's model places them.
+
+A solver takes a budget in bytes of values. What the allocator makes of a schedule differs: a schedule of fewer bytes
+can take more memory. So a solved schedule is varied (`strategies.search.variants`), and each variant is placed. What is
+known after that is a front: cost against placed peak. The cheapest schedule that fits is taken from it. If it lies far
+from what was solved, the solver is asked again, for its bytes.
+
+Where there is no model of the allocator, a target is what the solver is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..allocator.memory import Memory, Placed
+from ..emit.ordering import needed_waits
+from ..errors import InfeasibleBudgetError
+from ..graph import Graph
+from ..plan import plan_from_sequence
+from ..schedule import Schedule, keep_all
+from ..strategies.search.variants import variants
+from .decide import Found, Outcome
+from .job import Job, Ledger
+from .options import PlanOptions
+from .policy import POLICY
+from .solving import solve_least, solve_once
+
+__all__ = ["Finder", "bare"]
+
+_VARIED = "checkmate"  # the strategy whose schedules may be varied: of another one, the user wants its own
+_SHARES = np.linspace(0.86, 1.07, 43)  # of a schedule's bytes, that its variants have to fit
+_WORK = 25_000  # nodes times budgets: larger graphs are varied for fewer budgets
+_FEWEST = 8  # budgets
+_NEAR = 0.015  # of a schedule's bytes: a solved one as near as that is not worth solving again
+_SOLVES = 2  # for each question, at most
+_GRAIN = 400  # parts of the budget: targets are multiples of one, so that the cache knows them again
+_TRIED = 24  # schedules that are placed out of order, for each question
+
+
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """A schedule, what it costs and what it takes in strict order."""
+
+    sequence: NDArray[np.int64]
+    cost: float
+    placed: Placed
+    solved: Schedule  # it is this one, or a variant of it
+
+
+class Finder:
+    """Schedules of one job, and what is known of them. What was found for one target serves the next."""
+
+    def __init__(self, job: Job, ledger: Ledger) -> None:
+        self.job, self.ledger = job, ledger
+        self.graph: Graph = job.subject.graph
+        self.known: dict[bytes, _Known] = {}
+        self.loose: dict[bytes, Placed] = {}
+        self.solved: dict[int, Schedule | InfeasibleBudgetError] = {}
+
+    def find(self, target: int, strict: bool, placed: bool = True) -> Outcome:
+        """The cheapest schedule found for a target.
+
+        Parameters
+        ----------
+        target : int
+            Bytes. What the allocator takes, with `placed`, or else the schedule's own.
+        strict : bool
+            Whether computations are to keep one strict order.
+        placed : bool
+            Whether to ask the allocator's model, if the job has one.
+        """
+        memory = self.job.memory if placed else None
+        try:
+            if memory is None:
+                return Found(solve_once(self.graph, target, self._options(), self.ledger))
+            return self._find(memory, target, strict)
+        except InfeasibleBudgetError as error:
+            return bare(error)
+
+    def least(self, error: InfeasibleBudgetError, seed: int, strict: bool, placed: bool = True) -> Found:
+        """The cheapest schedule with the least peak that an error names."""
+        options = replace(self.job.options, seed=self.job.options.seed + seed)
+        memory = self.job.memory if placed else None
+        if memory is None:
+            return Found(solve_least(self.graph, error, options, self.ledger))
+        return self._found(memory, self._least(), strict)
+
+    # -- with a model of the allocator -----------------------------------------------------------------------------
+    def _find(self, memory: Memory, target: int, strict: bool) -> Found:
+        plain = self._add(memory, keep_all(self.graph))
+        asked = self._first_target(plain, target)
+        for again in range(_SOLVES + 1):
+            known = self._cheapest(memory, target, strict)
+            if known is None and again:
+                asked = min(asked, self._least().solved.peak_bytes) * target // self._least().placed.peak_bytes
+            elif known is not None:
+                asked = self._schedule(known).peak_bytes
+                if self._is_solved(asked) or known is plain or again == _SOLVES:
+                    break
+            if again == _SOLVES or not self._solve(memory, asked):
+                break
+        known = self._cheapest(memory, target, strict)
+        if known is not None:
+            return self._found(memory, known, strict)
+        least = self._least()
+        raise InfeasibleBudgetError(
+            f"no schedule was found whose values fit into {target} bytes as the device's allocator places them",
+            target,
+            least.placed.peak_bytes,
+            proven=False,
+            sequence=least.sequence.tolist(),
+        )
+
+    def _first_target(self, plain: _Known, target: int) -> int:
+        """Bytes to solve for at first: as if the allocator lost as large a share as it does of the plain step."""
+        values, placed = plain.solved.peak_bytes, plain.placed
+        foreign = placed.asked_bytes - values
+        lost = placed.peak_bytes / max(1, placed.asked_bytes)
+        return int(target / lost) - foreign
+
+    def _solve(self, memory: Memory, asked: int) -> bool:
+        """Ask the solver, and vary what it says. Returns whether anything new is known."""
+        grain = max(1, self.job.budget_bytes // _GRAIN)
+        target = asked // grain * grain
+        if target in self.solved:
+            return False
+        before = len(self.known)
+        try:
+            schedule = solve_once(self.graph, target, self._options(), self.ledger)
+        except InfeasibleBudgetError as error:
+            self.solved[target] = bare(error)
+            if error.sequence is None:
+                if not any(isinstance(s, Schedule) for s in self.solved.values()) and not error.proven:
+                    raise
+                return False
+            schedule = solve_least(self.graph, error, self._options(), self.ledger)
+        self.solved[target] = schedule
+        self._add(memory, schedule)
+        if self.job.options.strategy == _VARIED:
+            with self.ledger.timed("solve"):
+                for sequence in self._variants(schedule):
+                    self._add(memory, schedule, sequence)
+        return len(self.known) > before
+
+    def _variants(self, schedule: Schedule) -> Iterator[NDArray[np.int64]]:
+        count = max(_FEWEST, min(len(_SHARES), _WORK // max(1, len(self.graph))))
+        shares = _SHARES[np.linspace(0, len(_SHARES) - 1, count).astype(int)]
+        budgets = [int(share * schedule.peak_bytes) for share in shares]
+        return variants(self.graph, schedule.sequence.tolist(), budgets)
+
+    def _add(self, memory: Memory, solved: Schedule, sequence: NDArray[np.int64] | None = None) -> _Known:
+        sequence = solved.sequence if sequence is None else sequence
+        key = sequence.tobytes()
+        if key not in self.known or sequence is solved.sequence:
+            cost = float(self.graph.costs[sequence].sum())
+            self.known[key] = _Known(sequence, cost, memory.placed(sequence), solved)
+        return self.known[key]
+
+    def _cheapest(self, memory: Memory, target: int, strict: bool) -> _Known | None:
+        """The cheapest schedule known that fits; None if none does."""
+        fitting = [k for k in self.known.values() if k.placed.peak_bytes <= target and not k.placed.out_of_memory]
+        fitting.sort(key=lambda k: (k.cost, k.placed.peak_bytes))
+        if strict or not fitting:
+            return fitting[0] if fitting else None
+        front, lowest = list[_Known](), target + 1
+        for known in fitting:
+            if known.placed.peak_bytes < lowest:
+                lowest = known.placed.peak_bytes
+                front.append(known)
+        low, high = 0, len(front)  # dearer ones take less in strict order, and mostly out of order, too
+        while low < high:
+            middle = (low + high) // 2
+            if self._fits_loosely(memory, front[middle], target):
+                high = middle
+            else:
+                low = middle + 1
+        return front[low] if low < len(front) else None
+
+    def _fits_loosely(self, memory: Memory, known: _Known, target: int) -> bool:
+        placed = self._loosely(memory, known)
+        return placed.peak_bytes <= target and not placed.out_of_memory
+
+    def _loosely(self, memory: Memory, known: _Known) -> Placed:
+        key = known.sequence.tobytes()
+        if key not in self.loose:
+            with self.ledger.timed("solve"):
+                plan = plan_from_sequence(self.graph, known.sequence.tolist())
+                order = self.job.limits.order(self._schedule(known).peak_bytes, strict=False)
+                waits = needed_waits(self.graph, plan, order)
+                seconds = self.graph.costs[known.sequence]
+                self.loose[key] = memory.placed_loose(known.sequence, waits, seconds)
+        return self.loose[key]
+
+    def _found(self, memory: Memory, known: _Known, strict: bool) -> Found:
+        placed = known.placed if strict else self._loosely(memory, known)
+        return Found(self._schedule(known), placed)
+
+    def _schedule(self, known: _Known) -> Schedule:
+        """With what the solver proved, as far as that holds for a schedule of as many bytes."""
+        solved = known.solved
+        if known.sequence is solved.sequence:
+            return solved
+        schedule = replace(solved, sequence=known.sequence, status="feasible", budget_bytes=None, lower_bound=0.0)
+        near = [s for s in self.solved.values() if isinstance(s, Schedule) and s.budget_bytes is not None]
+        above = [s for s in near if (s.budget_bytes or 0) >= schedule.peak_bytes]
+        if not above:
+            return replace(schedule, budget_bytes=schedule.peak_bytes, lower_bound=self.graph.base_cost)
+        best = max(above, key=lambda s: s.lower_bound)
+        return replace(schedule, budget_bytes=best.budget_bytes, lower_bound=min(best.lower_bound, known.cost))
+
+    def _is_solved(self, asked: int) -> bool:
+        """Whether the solver was asked for about as many bytes."""
+        return any(abs(target - asked) <= _NEAR * asked for target in self.solved)
+
+    def _least(self) -> _Known:
+        """What takes the least memory."""
+        return min(self.known.values(), key=lambda k: (k.placed.out_of_memory, k.placed.peak_bytes, k.cost))
+
+    def _options(self) -> PlanOptions:
+        """Options that leave some of the time for targets that may follow."""
+        options = self.job.options
+        if not self.job.measure:
+            return options
+        used, limit = self.ledger.solving_seconds, options.time_limit
+        return replace(options, time_limit=used + POLICY.solve_share * max(0.0, limit - used))
+
+
+def bare(error: InfeasibleBudgetError) -> InfeasibleBudgetError:
+    """The same error without its traceback, whose frames would keep the data of `fit` in memory."""
+    return InfeasibleBudgetError(str(error), error.budget_bytes, error.minimum_bytes, error.proven, error.sequence)

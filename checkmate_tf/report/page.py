@@ -21,6 +21,10 @@ from .report import Report
 
 __all__ = ["graph_section", "report_section"]
 
+_MAP = (
+    "What lies where in the device's memory, by the model of its allocator. A chunk is a rectangle: from left to right "
+    "when it is in use, from bottom to top its addresses."
+)
 _CELLS = 30_000_000  # at most, of a matrix that is drawn
 _NODES = 4_000  # at most, of a graph that is drawn
 _ROWS = 25  # at most, of a list of nodes
@@ -55,32 +59,45 @@ def report_section(report: Report) -> Section:
     rows = [_split(line) for line in str(report).splitlines()]
     tables = [Table("", (), rows)]
     if report.attempts:
-        head = ("attempt", "had to fit", "predicted peak", "measured peak", "recomputation", "order", "codes")
-        attempts = [
-            (
-                str(k),
-                format_bytes(a.target_bytes),
-                format_bytes(a.predicted_bytes),
-                "out of memory or not measured" if a.peak is None else str(a.peak),
-                f"{a.overhead:.2%}",
-                "all in one order" if a.strict else "as the peak needs",
-                str(a.codes or "none"),
-            )
-            for k, a in enumerate(report.attempts, 1)
-        ]
-        tables.append(Table("Plans tried on the device", head, attempts))
+        tables.append(_attempts(report))
     schedule = report.schedule
-    shown = picture(plot_report(report), "Memory over one training step, plain and planned, and its peaks.")
+    shown = [picture(plot_report(report), "Memory over one training step, plain and planned, and its peaks.")]
+    if report.memory_map is not None:
+        shown.append(picture(report.plot_memory_map(), _MAP))
     return Section(
         f"{report.model}, batch {report.batch_size}",
         (),
         [*tables, _about(schedule.graph)],
-        [shown, *_matrices(schedule), *_drawn(schedule.graph, schedule)],
+        [*shown, *_matrices(schedule), *_drawn(schedule.graph, schedule)],
         [_again(schedule), _dearest(schedule.graph)],
     )
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------
+
+
+def _attempts(report: Report) -> Table:
+    """Plans tried on the device. What the allocator's model says is a column if there is one."""
+    placed = any(a.placed_bytes is not None for a in report.attempts)
+    columns = ("predicted peak", *(["placed peak"] if placed else []), "measured peak")
+    rows = []
+    for k, a in enumerate(report.attempts, 1):
+        by_model = "not known" if a.placed_bytes is None else format_bytes(a.placed_bytes)
+        rows.append(
+            (
+                str(k),
+                format_bytes(a.target_bytes),
+                format_bytes(a.predicted_bytes),
+                *([by_model] if placed else []),
+                "out of memory or not measured" if a.peak is None else str(a.peak),
+                f"{a.overhead:.2%}",
+                "all in one order" if a.strict else "as the peak needs",
+                str(a.codes or "none"),
+            )
+        )
+    return Table(
+        "Plans tried on the device", ("attempt", "had to fit", *columns, "recomputation", "order", "codes"), rows
+    )
 
 
 def _about(graph: Graph) -> Table:

@@ -9,9 +9,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..draw.memory_map import plot_memory_map
 from ..draw.report_plot import plot_report
+from ..errors import OutputError
 from ..schedule import Schedule
 from ..units import format_bytes
+from .memory_use import MemoryUse
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,7 +70,7 @@ class Attempt:
     codes : int
         How many gradients read codes.
     placed_bytes : int or None
-        What it takes by the model of the device's allocator; None if that has none.
+        The schedule's peak by the model of the device's allocator; None if there is none.
     """
 
     target_bytes: int
@@ -136,6 +139,11 @@ class Report:
     strict_cost : float or None
         What strict order costs in parallelism: seconds of a step in that order over seconds of a step out of order, as
         measured. None if no plan was measured in both.
+    packed_peak_bytes, placed_peak_bytes : int or None
+        The plan's peak in the best packing that was found for its values, and with the allocator, as its model places
+        them. None if there is no model of the allocator.
+    memory_map : MemoryUse or None
+        Where every chunk lies; None as well then.
     """
 
     model: str
@@ -163,6 +171,9 @@ class Report:
     plain_cost: float | None = None
     strict: bool = False
     strict_cost: float | None = None
+    packed_peak_bytes: int | None = None
+    placed_peak_bytes: int | None = None
+    memory_map: MemoryUse | None = field(default=None, repr=False)
 
     @property
     def base_cost(self) -> float:
@@ -195,8 +206,9 @@ class Report:
         return int((self.schedule.evaluation.counts - 1).sum())
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        values = {k: v for k, v in self.__dict__.items() if k not in ("schedule", "attempts", "seconds")}
+        """Plain values, for JSON. The schedule and the memory map are not among them: they have their own."""
+        left_out = ("schedule", "attempts", "seconds", "memory_map")
+        values = {k: v for k, v in self.__dict__.items() if k not in left_out}
         schedule = self.schedule
         return {
             **values,
@@ -239,6 +251,34 @@ class Report:
         matplotlib.figure.Figure
         """
         return plot_report(self, path, samples=samples, **options)
+
+    def plot_memory_map(self, path: str | Path | None = None, **options: Any) -> Figure:
+        """Draw what lies where in memory over a step. See `draw.memory_map.plot_memory_map`.
+
+        Parameters
+        ----------
+        path : path, optional
+            Where to write the picture; its suffix tells the format.
+        **options
+            `title`, `size_inches` and `dpi`.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+
+        Raises
+        ------
+        OutputError
+            If there is no map.
+        """
+        if self.memory_map is None:
+            raise OutputError(
+                f"there is no map of {self.device}: its allocator has no model, or the plan was not placed; "
+                "report.plot() shows memory without addresses"
+            )
+        title = f"{self.model}, batch {self.batch_size}, on {self.device}"
+        names = self.schedule.graph.names
+        return plot_memory_map(self.memory_map, path, **{"names": names, "title": title, **options})
 
     def __str__(self) -> str:
         s = self.schedule
@@ -288,6 +328,7 @@ class Report:
         if len(self.attempts) > 1:
             tries = "; ".join(
                 f"{format_bytes(a.predicted_bytes)} predicted{' with codes' * (a.codes > 0)}, "
+                + (f"{format_bytes(a.placed_bytes)} placed, " if a.placed_bytes is not None else "")
                 + (f"{a.peak} measured" if a.peak is not None else "out of memory")
                 for a in self.attempts
             )
@@ -302,8 +343,24 @@ class Report:
         if self.expected_bytes:
             peaks = ", ".join(format_bytes(b) for b in self.expected_bytes)
             rows.insert(5, ("room for data", f"made before training, which would have taken {peaks}"))
+        rows[4:4] = self._placed_rows()
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+
+    def _placed_rows(self) -> list[tuple[str, str]]:
+        """What the allocator's model says, as far as there is one."""
+        rows = []
+        if self.packed_peak_bytes is not None:
+            text = f"{format_bytes(self.packed_peak_bytes)}, if each value had the best address that was found"
+            rows.append(("best packing", text))
+        if self.placed_peak_bytes is not None:
+            text = f"{format_bytes(self.placed_peak_bytes)}, as the allocator places values"
+            found = self.memory_map
+            if found is not None:
+                text += f"; with the holes between them it reaches {format_bytes(found.range_bytes)}"
+                text += "; OUT OF MEMORY: a request finds no room" * found.out_of_memory
+            rows.append(("placed peak", text))
+        return rows
 
 
 def _attempt_values(attempt: Attempt) -> dict[str, Any]:

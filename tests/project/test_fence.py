@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "schedule": "errors units graph statements evaluator files draw plan",
     "operators": "errors units graph plan schedule",
     "interchange": "files",
-    "report": "errors units graph statements evaluator files draw plan schedule",
+    "report": "errors units graph statements evaluator files draw plan schedule allocator",
     "solvers": "errors units",
     "strategies": "errors units graph statements evaluator files plan schedule operators solvers numba_jit",
     "trace": "errors graph",

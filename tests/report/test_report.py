@@ -7,10 +7,15 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 from graphs import chain
+from memories import memory_of
 from reports import report
 
+from checkmate_tf.draw.report_plot import peaks
 from checkmate_tf.report import Attempt, Peak
-from checkmate_tf.schedule import Schedule
+from checkmate_tf.report.page import report_section
+from checkmate_tf.report.placing import memory_use
+from checkmate_tf.schedule import Schedule, keep_all
+from checkmate_tf.units import format_bytes
 
 
 def _recomputing():
@@ -90,3 +95,61 @@ def test_json_is_complete_and_plain():
 def test_a_report_is_a_value():
     with pytest.raises(FrozenInstanceError):
         report().budget_bytes = 1
+
+
+# -- with a model of the allocator ------------------------------------------------------------------------------------
+
+
+def _labels(found):
+    return [line.split("  ")[0] for line in str(found).splitlines()]
+
+
+def test_predicted_packed_placed_and_measured_stand_one_below_the_other():
+    found = report(packed_peak_bytes=5_600_000, placed_peak_bytes=5_700_000)
+    at = _labels(found).index("predicted peak")
+    assert _labels(found)[at : at + 4] == ["predicted peak", "best packing", "placed peak", "measured peak"]
+    assert "5.60 MB, if each value had the best address" in str(found)
+    assert "5.70 MB, as the allocator places values" in str(found)
+    assert [size for _, size in peaks(found)] == [10_000_000, 5_500_000, 5_600_000, 5_700_000, 5_800_000]
+
+
+def test_without_a_model_nothing_is_said_of_it():
+    text = str(report())
+    assert "placed" not in text and "packing" not in text
+    assert len(peaks(report())) == 3
+
+
+def test_how_far_the_allocator_reaches():
+    graph = chain(4)
+    use = memory_use(memory_of(graph), keep_all(graph))
+    found = report(placed_peak_bytes=use.placed_bytes, memory_map=use)
+    assert f"with the holes between them it reaches {format_bytes(use.range_bytes)}" in str(found)
+    assert "OUT OF MEMORY" not in str(found)
+    assert "OUT OF MEMORY: a request finds no room" in str(replace(found, memory_map=replace(use, out_of_memory=True)))
+
+
+def test_values_have_the_peaks_but_not_the_map():
+    graph = chain(4)
+    use = memory_use(memory_of(graph), keep_all(graph))
+    values = report(packed_peak_bytes=1, placed_peak_bytes=2, memory_map=use).to_dict()
+    assert (values["packed_peak_bytes"], values["placed_peak_bytes"]) == (1, 2)
+    assert "memory_map" not in values and "MemoryUse" not in json.dumps(values)
+
+
+def test_plans_tried_say_where_they_were_placed():
+    attempt = Attempt(6_000_000, 5_900_000, Peak(6_400_000, 6_400_000, 0.1), 0.1, placed_bytes=6_100_000)
+    found = report(attempts=(attempt, attempt))
+    assert "5.90 MB predicted, 6.10 MB placed, 6.40 MB measured" in str(found)
+    assert found.to_dict()["attempts"][0]["placed_bytes"] == 6_100_000
+
+
+def test_the_page_has_a_column_and_a_map():
+    graph = chain(4)
+    use = memory_use(memory_of(graph), keep_all(graph))
+    placed = Attempt(6_000_000, 5_500_000, None, 0.1, placed_bytes=5_700_000)
+    plain, known = report(), report(attempts=(placed, replace(placed, placed_bytes=None)), memory_map=use)
+    before, after = report_section(plain), report_section(known)
+    assert "placed peak" not in before.tables[1].head and "placed peak" in after.tables[1].head
+    assert [row[3] for row in after.tables[1].rows] == ["5.70 MB", "not known"]
+    assert {len(row) for row in after.tables[1].rows} == {len(after.tables[1].head)}
+    assert len(after.pictures) == len(before.pictures) + 1

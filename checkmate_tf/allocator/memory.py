@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import PlanError
 from .bfc import FREE, Bfc, Events, Placement, State, place, tables_of
 from .interleave import interleaving
 from .kernel import GRAIN, replay
@@ -102,8 +103,10 @@ class Memory:
         Raises
         ------
         PlanError
-            As `interleaving`.
+            As `interleaving`, or if there is no sample.
         """
+        if samples < 1:
+            raise PlanError(f"{samples} samples: give at least one")
         runs = linked(self.kernels, np.asarray(sequence, np.int64))
         found: list[Placed] = []
         for own in np.random.SeedSequence(seed).generate_state(samples):

@@ -90,6 +90,11 @@ def test_equal_seeds_give_equal_orders_and_others_other_ones():
     assert orders[0] == orders[1] and any(order != orders[0] for order in orders)
 
 
+def test_what_is_ready_at_first_starts_in_any_order():
+    found = {drawn_order(alone(3), [0, 1, 2], [0] * 3, threads=1, seed=seed)[0] for seed in range(20)}
+    assert found == {0, 1, 2}
+
+
 def test_a_short_operation_ends_before_a_long_one_that_began_with_it():
     assert drawn_order(alone(2), [0, 1], [0, 0], seconds=[1.0, 0.1]).index(~1) == 2
     assert drawn_order(alone(2), [0, 1], [0, 0], seconds=[0.1, 1.0]).index(~0) == 2

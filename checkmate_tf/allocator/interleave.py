@@ -14,8 +14,9 @@ rest is up to TensorFlow's executor. `interleaving` draws one of the ways in whi
 - Seconds vary, and now and then a thread starts late.
 
 **What this does badly.** Costs are those of nodes that run alone. In which order an operation's readers become ready
-is known to TensorFlow only; here it is the plan's. Operations without memory (barriers, shapes, the optimizer's
-assignments) take no time.
+is known to TensorFlow only; here it is the plan's. Barriers and shapes take no time. And the operations are those that
+were traced: where Grappler rewrites them, they wait for other things. It turns c (x y) with a constant c into x (c y).
+The inner product then no longer waits for x, and a gradient's may run in the forward pass.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 # From one step to the next, times between allocations of a thread differed by a third to a half (median; MobileNet and
-# a transformer, two cores). The results hardly depend on it.
+# a transformer, two cores).
 _JITTER = 0.4  # of the logarithm of an operation's seconds
 _LATE, _LATE_SECONDS = 0.05, 3e-4  # how often a thread starts late, and by how much on average
 _OVERHEAD = 5e-6  # seconds of an operation that does nothing

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import PlanError
 from .bfc import FREE, Bfc, Events, Placement, State, place, tables_of
+from .interleave import interleaving
 from .kernel import GRAIN, replay
-from .sequence import Kernels, expand
+from .sequence import Kernels, allocated, expand, linked
 
 __all__ = ["Memory", "Placed", "with_more"]
 
@@ -67,7 +69,59 @@ class Memory:
         -----
         Some milliseconds for 10,000 allocations.
         """
-        ids, sizes, _ = expand(self.kernels, np.asarray(sequence, np.int64))
+        return self._placed(*expand(self.kernels, np.asarray(sequence, np.int64))[:2])
+
+    def placed_loose(
+        self,
+        sequence: Sequence[int] | Integers,
+        waits: Sequence[int] | Integers,
+        seconds: Sequence[float] | NDArray[np.float64],
+        *,
+        threads: int = 2,
+        samples: int = 16,
+        seed: int = 0,
+    ) -> Placed:
+        """The most that a step takes of several whose computations come in any order that `waits` allows.
+
+        Each has an order of its own, drawn by `interleaving`. What no sample shows may still come.
+
+        All begin with the same state. Real steps in loose order do not: a variable that is assigned while something
+        still reads it gets a new buffer elsewhere. Where steps differ by that, take the most over several states.
+
+        Parameters
+        ----------
+        sequence : (length,) int
+            Nodes in order of the plan.
+        waits : (length,) int
+            For each computation, how many of the first must have finished before it starts.
+        seconds : (n,) float
+            What each node takes.
+        threads : int
+            How many operations may run at once.
+        samples : int
+            How many steps.
+        seed : int
+            Equal ones give equal results.
+
+        Raises
+        ------
+        PlanError
+            As `interleaving`, or if there is no sample.
+        """
+        if samples < 1:
+            raise PlanError(f"{samples} samples: give at least one")
+        runs = linked(self.kernels, np.asarray(sequence, np.int64))
+        found: list[Placed] = []
+        for own in np.random.SeedSequence(seed).generate_state(samples):
+            moments = interleaving(self.kernels, runs, waits, seconds, threads=threads, seed=int(own))
+            found.append(self._placed(*allocated(self.kernels, runs, moments)[:2]))
+        return Placed(
+            max(one.peak_bytes for one in found),
+            max(one.asked_bytes for one in found),
+            any(one.out_of_memory for one in found),
+        )
+
+    def _placed(self, ids: Integers, sizes: Integers) -> Placed:
         owners = int(ids.max(initial=-1)) + 1
         used = self.state.owner != FREE
         owner = np.where(used, owners + np.cumsum(used) - 1, FREE)

@@ -3,7 +3,9 @@
 A plan counts a node as one value and one workspace. An allocator sees more: each output of each operation, the buffers
 that elementwise operations take over, lists whose elements lie apart, and values that only another operation of the
 same node reads. `Kernels` says all that of a graph's nodes, in arrays, for compiled code. It is made where operations
-are known (`trace.kernels`). Here it is put in the order of a plan.
+are known (`trace.kernels`). Here it is put in the order of a plan (`linked`): which copy each operation reads follows
+from that order alone. When operations begin and end is another thing. They may do so one after the other, as plans in
+strict order do, or side by side (`interleave`). `allocated` takes any such order of begins and ends.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 from ..numba_jit import numba_jit
 from .bfc import Events
 
-__all__ = ["Kernels", "events_of", "expand", "small_bytes"]
+__all__ = ["Kernels", "Runs", "allocated", "events_of", "expand", "linked", "small_bytes"]
 
 Integers = NDArray[np.int64]
 
@@ -58,6 +60,34 @@ class Kernels(NamedTuple):
     takes_over: Integers
     scratch: Integers
     scratch_pieces: Integers
+
+
+class Runs(NamedTuple):
+    """The operations of a sequence of computations, each as often as it runs (a named tuple, for Numba).
+
+    There are r runs in plan order, and c copies of buffers, the runs' outputs in order.
+
+    Attributes
+    ----------
+    operation : (r,) int64
+        Which one it is, an index of `Kernels`.
+    computation : (r,) int64
+        To which entry of the sequence it belongs.
+    makes : (r + 1,) int64
+        Run i makes copies makes[i] to makes[i + 1] - 1.
+    reads : (r + 1,) int64
+        Run i reads the copies in `copy[reads[i]:reads[i + 1]]`, each listed once, in order of its inputs.
+    copy : (e,) int64
+    readers : (c,) int64
+        How many runs read each copy. What the step returns has one more, which never ends.
+    """
+
+    operation: Integers
+    computation: Integers
+    makes: Integers
+    reads: Integers
+    copy: Integers
+    readers: Integers
 
 
 def events_of(kernels: Kernels, sequence: Sequence[int] | Integers, first_id: int = 0) -> Events:
@@ -105,93 +135,126 @@ def _small_bytes(ids: Integers, sizes: Integers, below: int, grain: int) -> int:
 @numba_jit
 def expand(kernels: Kernels, sequence: Integers) -> Any:
     """Ids and sizes of events in the sense of `Events`, and the operation (an index) that each belongs to."""
+    runs = linked(kernels, sequence)
+    return allocated(kernels, runs, _one_by_one(len(runs.operation)))
+
+
+@numba_jit
+def linked(kernels: Kernels, sequence: Integers) -> Any:
+    """The `Runs` of a sequence. Each reads the newest copies that come before it."""
     operations, outputs, reads, read = kernels.operations, kernels.outputs, kernels.reads, kernels.read
     nodes = len(operations) - 1
-    length = 0  # computations of operations
-    chunks = 0
+    length, edges = 0, 0
     for node in sequence:
         if node < nodes:
+            length += operations[node + 1] - operations[node]
+            edges += reads[operations[node + 1]] - reads[operations[node]]
+    operation = np.empty(length, np.int64)
+    computation = np.empty(length, np.int64)
+    makes = np.zeros(length + 1, np.int64)
+    begins = np.zeros(length + 1, np.int64)
+    copies = np.empty(edges, np.int64)
+    newest = np.full(len(kernels.bytes), -1, np.int64)  # buffer -> its newest copy
+    run, edge = 0, 0
+    for position in range(len(sequence)):
+        node = sequence[position]
+        if node < nodes:
             for k in range(operations[node], operations[node + 1]):
-                length += 1
-                chunks += kernels.scratch_pieces[k]
+                for e in range(reads[k], reads[k + 1]):
+                    if newest[read[e]] >= 0:
+                        copies[edge] = newest[read[e]]
+                        edge += 1
                 for b in range(outputs[k], outputs[k + 1]):
-                    chunks += kernels.pieces[b]
-    # The last computation that reads each copy of a buffer. A copy is known by the computation that made it.
-    made = np.full(len(kernels.bytes), -1, np.int64)  # buffer -> where its newest copy was made
-    offset = np.zeros(length + 1, np.int64)  # computation -> its first copy
-    which = np.zeros(length, np.int64)  # computation -> operation
-    at = 0
-    for node in sequence:
-        if node < nodes:
-            for k in range(operations[node], operations[node + 1]):
-                which[at] = k
-                offset[at + 1] = offset[at] + outputs[k + 1] - outputs[k]
-                at += 1
-    copies = offset[length]
-    ends = np.zeros(copies, np.int64)
-    for at in range(length):
-        k = which[at]
-        for e in range(reads[k], reads[k + 1]):
-            copy = made[read[e]]
-            if copy >= 0:
-                ends[copy] = at
+                    newest[b] = makes[run] + b - outputs[k]
+                operation[run], computation[run] = k, position
+                run += 1
+                makes[run], begins[run] = makes[run - 1] + outputs[k + 1] - outputs[k], edge
+    copies = copies[:edge]
+    readers = np.zeros(makes[length], np.int64)
+    for copy in copies:
+        readers[copy] += 1
+    for b in range(len(newest)):
+        if kernels.kept[b] and newest[b] >= 0:
+            readers[newest[b]] += 1
+    return Runs(operation, computation, makes, begins, copies, readers)
+
+
+@numba_jit
+def _one_by_one(length: int) -> Integers:
+    """Begins and ends of runs in strict order."""
+    moments = np.empty(2 * length, np.int64)
+    for run in range(length):
+        moments[2 * run], moments[2 * run + 1] = run, ~run
+    return moments
+
+
+@numba_jit
+def allocated(kernels: Kernels, runs: Runs, moments: Integers) -> Any:
+    """Ids and sizes of events in the sense of `Events`, and the operation (an index) that each belongs to.
+
+    A run allocates its outputs and then its scratch as it begins. As it ends it frees its scratch, the inputs that no
+    other run has still to read, and outputs that nobody reads. An output takes over the memory of an input if nobody
+    else reads it as the run begins, or will.
+
+    Parameters
+    ----------
+    moments : (2 r,) int64
+        Run i begins where this is i, and ends where it is -i - 1.
+    """
+    outputs, makes = kernels.outputs, runs.makes
+    chunks = 0
+    for k in runs.operation:
+        chunks += kernels.scratch_pieces[k]
         for b in range(outputs[k], outputs[k + 1]):
-            copy = offset[at] + b - outputs[k]
-            made[b] = copy
-            ends[copy] = at
-    for b in range(len(made)):
-        if kernels.kept[b] and made[b] >= 0:
-            ends[made[b]] = length
+            chunks += kernels.pieces[b]
     ids = np.empty(2 * chunks, np.int64)
     sizes = np.empty(2 * chunks, np.int64)
     owner = np.empty(2 * chunks, np.int64)
-    first = np.full(copies, -1, np.int64)  # of its chunks' ids; -1 if another copy took them over
-    count = np.zeros(copies, np.int64)
-    held = np.zeros(copies, np.int64)  # bytes
-    made[:] = -1
+    left = runs.readers.copy()  # of each copy: how many have not ended
+    first = np.full(len(left), -1, np.int64)  # of its chunks' ids
+    count = np.zeros(len(left), np.int64)  # of its chunks; 0 once another copy took them over
+    held = np.zeros(len(left), np.int64)  # bytes
+    scratch = np.zeros(len(runs.operation), np.int64)  # the first id of a run's scratch
     events, upcoming = 0, 0
-    for at in range(length):
-        k = which[at]
-        taken = -1  # the buffer that needs no memory of its own
-        if kernels.takes_over[k] >= 0:
-            taking = outputs[k] + kernels.takes_over[k]
-            size = kernels.bytes[taking]
-            for e in range(reads[k], reads[k + 1]):
-                copy = made[read[e]]
-                if copy >= 0 and ends[copy] == at and held[copy] == size and count[copy] == 1 and size > 0:
-                    mine = offset[at] + kernels.takes_over[k]
-                    first[mine], count[mine], held[mine] = first[copy], 1, size
-                    count[copy] = 0
-                    taken = taking
-                    break
-        for b in range(outputs[k], outputs[k + 1]):
-            copy = offset[at] + b - outputs[k]
-            if b != taken and kernels.bytes[b] > 0:
-                first[copy], count[copy], held[copy] = upcoming, kernels.pieces[b], kernels.bytes[b]
-                for _ in range(kernels.pieces[b]):
-                    ids[events], sizes[events], owner[events] = upcoming, kernels.bytes[b] // kernels.pieces[b], k
+    for moment in moments:
+        run = moment if moment >= 0 else ~moment
+        k = runs.operation[run]
+        if moment >= 0:
+            taking = -1  # the copy that needs no memory of its own
+            if kernels.takes_over[k] >= 0:
+                size = kernels.bytes[outputs[k] + kernels.takes_over[k]]
+                for e in range(runs.reads[run], runs.reads[run + 1]):
+                    copy = runs.copy[e]
+                    if left[copy] == 1 and held[copy] == size and count[copy] == 1 and size > 0:
+                        taking = makes[run] + kernels.takes_over[k]
+                        first[taking], count[taking], held[taking] = first[copy], 1, size
+                        count[copy] = 0
+                        break
+            for copy in range(makes[run], makes[run + 1]):
+                b = outputs[k] + copy - makes[run]
+                if copy != taking and kernels.bytes[b] > 0:
+                    first[copy], count[copy], held[copy] = upcoming, kernels.pieces[b], kernels.bytes[b]
+                    for _ in range(kernels.pieces[b]):
+                        ids[events], sizes[events], owner[events] = upcoming, kernels.bytes[b] // kernels.pieces[b], k
+                        events += 1
+                        upcoming += 1
+            scratch[run] = upcoming
+            if kernels.scratch[k] > 0:
+                each = kernels.scratch[k] // kernels.scratch_pieces[k]
+                for _ in range(kernels.scratch_pieces[k]):
+                    ids[events], sizes[events], owner[events] = upcoming, each, k
                     events += 1
                     upcoming += 1
-        begin = upcoming
+            continue
         if kernels.scratch[k] > 0:
-            for _ in range(kernels.scratch_pieces[k]):
-                ids[events], sizes[events], owner[events] = upcoming, kernels.scratch[k] // kernels.scratch_pieces[k], k
-                events += 1
-                upcoming += 1
-            for j in range(begin, upcoming):
+            for j in range(scratch[run], scratch[run] + kernels.scratch_pieces[k]):
                 ids[events], sizes[events], owner[events] = j, -1, k
                 events += 1
-        for e in range(reads[k], reads[k + 1]):
-            copy = made[read[e]]
-            if copy >= 0 and ends[copy] == at:
-                for j in range(first[copy], first[copy] + count[copy]):
-                    ids[events], sizes[events], owner[events] = j, -1, k
-                    events += 1
-                count[copy] = 0
-        for b in range(outputs[k], outputs[k + 1]):
-            copy = offset[at] + b - outputs[k]
-            made[b] = copy
-            if ends[copy] == at:
+        for e in range(runs.reads[run], runs.reads[run + 1]):
+            left[runs.copy[e]] -= 1
+        for e in range(runs.reads[run], runs.reads[run + 1] + makes[run + 1] - makes[run]):
+            copy = runs.copy[e] if e < runs.reads[run + 1] else makes[run] + e - runs.reads[run + 1]
+            if left[copy] == 0:
                 for j in range(first[copy], first[copy] + count[copy]):
                     ids[events], sizes[events], owner[events] = j, -1, k
                     events += 1

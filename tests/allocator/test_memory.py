@@ -1,0 +1,125 @@
+"""What a step takes of a device's memory: the pieces put together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from operations import chain, kernels_and_sequences, plain_events
+
+from checkmate_tf.allocator.bfc import FREE, Bfc, Events, empty_state, place
+from checkmate_tf.allocator.memory import Memory, with_more
+from checkmate_tf.allocator.sequence import events_of
+from checkmate_tf.errors import PlanError
+
+ALLOCATOR = Bfc(2**22)
+BEFORE = place(ALLOCATOR, Events(np.array([7, 8, 7]), np.array([5000, 300, FREE]))).state  # a hole, and 512 bytes
+
+
+@given(kernels_and_sequences())
+def test_as_the_allocator_places_the_events(drawn):
+    kernels, sequence = drawn
+    placed = Memory(ALLOCATOR, BEFORE, kernels).placed(sequence)
+    expected = place(ALLOCATOR, events_of(kernels, sequence, first_id=100), BEFORE)
+    assert placed.peak_bytes == expected.peak_bytes and not placed.out_of_memory
+
+
+@given(kernels_and_sequences())
+def test_asked_bytes_are_values_rounded_up(drawn):
+    kernels, sequence = drawn
+    placed = Memory(ALLOCATOR, BEFORE, kernels).placed(sequence)
+    there, most = {}, 0
+    for owner, size in zip(*plain_events(kernels, sequence), strict=True):
+        if size < 0:
+            del there[owner]
+        else:
+            there[owner] = size
+        most = max(most, sum(-(-s // 256) * 256 for s in there.values()))
+    assert placed.asked_bytes == 512 + most
+    assert placed.asked_bytes <= placed.peak_bytes
+
+
+@given(kernels_and_sequences())
+def test_a_placement_says_whose_each_event_is(drawn):
+    kernels, sequence = drawn
+    memory = Memory(ALLOCATOR, BEFORE, kernels)
+    events, placement, operations = memory.placement(sequence)
+    assert placement.peak_bytes == memory.placed(sequence).peak_bytes
+    assert len(events.ids) == len(operations) == len(placement.address)
+    assert not set(events.ids.tolist()) & {8}
+
+
+def test_a_value_beyond_the_limit_finds_no_room():
+    steps = chain([2**20, 2**20, 2**20], kept=[True, True, True])
+    small, large = Bfc(2**21, growth=False), Bfc(2**22, growth=False)
+    assert Memory(small, empty_state(small), steps).placed([0, 1, 2]).out_of_memory
+    assert not Memory(large, empty_state(large), steps).placed([0, 1, 2]).out_of_memory
+    assert not Memory(small, empty_state(small), steps).placed([0, 1]).out_of_memory
+
+
+def test_pieces_that_are_too_small_are_no_room():
+    """Two holes of 1 MiB for a value of 2."""
+    allocator = Bfc(3 * 2**20, growth=False)
+    mib = np.array([2**20, 2**20 - 256, 256, 2**20, FREE, FREE])
+    state = place(allocator, Events(np.array([0, 1, 2, 3, 1, 3]), mib)).state
+    found = Memory(allocator, state, chain([2**20 + 256])).placed([0])
+    assert found.out_of_memory and found.asked_bytes < allocator.limit_bytes
+
+
+def test_what_comes_before_a_step_takes_room():
+    more = with_more(ALLOCATOR, BEFORE, [1000, 70_000])
+    assert more.bytes_in_use == BEFORE.bytes_in_use + 1024 + 70_144
+    assert with_more(ALLOCATOR, BEFORE, []).bytes_in_use == BEFORE.bytes_in_use
+    assert len(set(more.owner[more.owner != FREE])) == 3
+    steps = chain([4000, 4000])
+    plain, beside = (Memory(ALLOCATOR, s, steps).placed([0, 1]).peak_bytes for s in (BEFORE, more))
+    assert beside >= plain + 70_000
+
+
+# In loose order.
+
+
+@given(kernels_and_sequences(most_operations=1))
+def test_loose_with_all_waits_is_strict(drawn):
+    kernels, sequence = drawn
+    memory = Memory(ALLOCATOR, BEFORE, kernels)
+    seconds = np.ones(len(kernels.operations) - 1)
+    loose = memory.placed_loose(sequence, np.arange(len(sequence)), seconds, samples=2)
+    assert loose == memory.placed(sequence)
+
+
+def without_reads(kernels):
+    return kernels._replace(reads=np.zeros_like(kernels.reads), read=np.zeros(0, np.int64))
+
+
+def test_two_branches_at_once_take_more_than_one_after_the_other():
+    """Two nodes that nobody reads, each with scratch."""
+    two = without_reads(chain([1000, 1000], scratch=[50_000, 50_000]))
+    memory = Memory(ALLOCATOR, BEFORE, two)
+    strict = memory.placed([0, 1])
+    loose = memory.placed_loose([0, 1], [0, 0], [1.0, 1.0])
+    assert loose.asked_bytes >= strict.asked_bytes + 50_000
+    assert memory.placed_loose([0, 1], [0, 0], [1.0, 1.0], threads=1).asked_bytes == strict.asked_bytes
+
+
+def test_equal_seeds_give_equal_results_and_more_samples_no_less():
+    drawn = without_reads(chain([3000, 100, 9000, 5000, 700], scratch=[0, 9000, 100, 40_000, 30_000]))
+    memory = Memory(ALLOCATOR, BEFORE, drawn)
+    given = ([0, 1, 2, 3, 4], [0] * 5, [1.0, 2.0, 1.5, 1.0, 0.5])
+    assert memory.placed_loose(*given, seed=3) == memory.placed_loose(*given, seed=3)
+    assert memory.placed_loose(*given, samples=8).peak_bytes >= memory.placed_loose(*given, samples=1).peak_bytes
+
+
+def test_any_sample_out_of_memory_counts():
+    two = without_reads(chain([2**19, 2**19], scratch=[2**20, 2**20]))
+    tight = replace(ALLOCATOR, limit_bytes=2**21, growth=False)
+    memory = Memory(tight, empty_state(tight), two)
+    assert not memory.placed([0, 1]).out_of_memory
+    assert memory.placed_loose([0, 1], [0, 0], [1.0, 1.0]).out_of_memory
+
+
+def test_no_samples_are_refused():
+    with pytest.raises(PlanError, match="0 samples"):
+        Memory(ALLOCATOR, BEFORE, chain([10])).placed_loose([0], [0], [1.0], samples=0)

@@ -214,7 +214,7 @@ def checks(title: str, cells: list[dict]) -> list[str]:
         over = [c for c in trained if (c[key] or 0) > c["budget_bytes"]]
         which = ", ".join(f"{c[key] / 1e6:.1f} MB in {c['budget_bytes'] / 1e6:.1f} MB" for c in over)
         lines.append(
-            f"- {title}, {words}: " + (f"OVER the budget: {which}" if over else "every peak within its budget")
+            f"- {title}, {words}: " + (f"OVER the budget: {which}" if over else "every peak is within its budget") + "."
         )
     rises = [
         f"{big['overhead']:.2%} in {big['budget_bytes'] / 1e6:.1f} MB, but {small['overhead']:.2%} in "

@@ -213,9 +213,8 @@ def checks(title: str, cells: list[dict]) -> list[str]:
     for key, words in CHECKED.items():
         over = [c for c in trained if (c[key] or 0) > c["budget_bytes"]]
         which = ", ".join(f"{c[key] / 1e6:.1f} MB in {c['budget_bytes'] / 1e6:.1f} MB" for c in over)
-        lines.append(
-            f"- {title}, {words}: " + (f"OVER the budget: {which}" if over else "every peak is within its budget") + "."
-        )
+        says = f"OVER the budget: {which}" if over else "every peak is within its budget"
+        lines.append(f"- {title}, {words}: {says}.")
     rises = [
         f"{big['overhead']:.2%} in {big['budget_bytes'] / 1e6:.1f} MB, but {small['overhead']:.2%} in "
         f"{small['budget_bytes'] / 1e6:.1f} MB"

@@ -13,7 +13,11 @@ L = keras.layers
 
 @dataclass(frozen=True)
 class Network:
-    """A model to train: how to build it, and its batch."""
+    """A model to train: how to build it, and its batch.
+
+    Targets are classes. Without classes they are numbers like the inputs, or the inputs themselves where no shape is
+    given.
+    """
 
     title: str
     build: Callable[[], keras.Model]
@@ -22,12 +26,13 @@ class Network:
     classes: int = 10
     vocabulary: int = 0
     batch_size: int = 32
+    loss: str = "sparse_categorical_crossentropy"
 
     def model(self, seed: int = 0) -> keras.Model:
         """Built and compiled, with weights that the seed decides."""
         keras.utils.set_random_seed(seed)
         model = self.build()
-        model.compile(optimizer="adam", loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+        model.compile(optimizer="adam", loss=self.loss, metrics=["accuracy"] if self.classes else None)
         model.optimizer.build(model.trainable_variables)
         return model
 
@@ -39,7 +44,9 @@ class Network:
             x = rng.integers(0, self.vocabulary, (n, *self.input_shape)).astype("int32")
         else:
             x = rng.standard_normal((n, *self.input_shape)).astype("float32")
-        return x, rng.integers(0, self.classes, (n, *self.target_shape)).astype("int64")
+        if self.classes:
+            return x, rng.integers(0, self.classes, (n, *self.target_shape)).astype("int64")
+        return x, rng.standard_normal((n, *self.target_shape)).astype("float32") if self.target_shape else x
 
 
 def application(name: str, size: int, **options: object) -> Callable[[], keras.Model]:

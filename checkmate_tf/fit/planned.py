@@ -16,6 +16,7 @@ from ..emit.ordering import Order
 from ..emit.xla import emit_compiled
 from ..graph import Graph
 from ..report import Report
+from ..report.placing import placed_fields
 from ..schedule import Schedule
 from ..trace.program import Program
 from .decide import Candidate
@@ -140,6 +141,7 @@ def _found(job: Job, ledger: Ledger, found: Candidate) -> dict[str, Any]:
         "encodings": dict(job.subject.encodings),
         "plain_cost": job.subject.plain_cost,
         "seconds": ledger.seconds,
+        **placed_fields(job.memory, found.schedule),
     }
 
 

@@ -12,6 +12,8 @@ those that must have finished (see `ordering`). Four rules keep numbers, oneDNN'
 - the filter's gradient is gated on its activation, since it shares its other input with BiasAddGrad; and nothing waits
   for BiasAddGrad, which may run as late as the filter's gradient that it is fused with;
 - a loop is gated on all of its state, its counters included;
+- a product (or sum) whose reader multiplies by (or adds) a constant waits for all that it reads. Grappler moves the
+  constant into it, so that it no longer reads the dearer input, and would run long before that is there;
 - a gradient that reads no floating-point value but constants (a mask that is decoded) waits for what its node reads, or
   else the next that reads any: nothing else holds it back, and what it makes would be in memory until then. The edge
   ends at the operation itself, since nothing of that kind is fused.
@@ -44,6 +46,8 @@ __all__ = ["Emission", "emit"]
 
 _FUSED_LATER = frozenset({"Pad", "PadV2", "MirrorPad", "BiasAddGrad"})
 _LOOPS = frozenset({"While", "StatelessWhile"})
+_PRODUCTS, _SUMS = ("Mul", "RealDiv"), ("Add", "AddV2", "Sub")
+_ASSOCIATIVE = dict.fromkeys(_PRODUCTS, _PRODUCTS) | dict.fromkeys(_SUMS, _SUMS)
 
 # The input on which to gate, where it is not simply the first that will do.
 _GATED_INPUT = {
@@ -192,7 +196,13 @@ class Emission:
         return self.wait > 0
 
     def _late(self, op: tf.Operation, node: int) -> list[tf.Operation]:
-        """What a gradient has to wait for that reads no value: what its node reads, or else the next."""
+        """What an operation has to wait for that might not read it: see the rules on products and on gradients.
+
+        A gradient that reads no value waits for what its node reads, or else the next.
+        """
+        if self._takes_in_constants(op):
+            read = [t for t in inputs_of(op) if self._kind(t) == LARGE]
+            return [self._watched(self.maker[id(self.tensor(t))]) for t in read]
         mine = self.program.nodes[node]
         reads = lambda t: t.dtype.is_floating and self._owner(t).type != "Const"  # noqa: E731 - a short callback
         if not is_gradient(op) or any(reads(t) or self._owner(t) in mine for t in inputs_of(op)):
@@ -203,6 +213,14 @@ class Emission:
             makers = [self.maker[id(self.current[t.op][t.value_index])] for t in read if t.op in self.current]
             nodes = sorted({user for k in nodes for user in self.program.graph.users[k]})
         return [self._watched(maker) for maker in dict.fromkeys(makers)]
+
+    def _takes_in_constants(self, op: tf.Operation) -> bool:
+        """Whether Grappler may move the constant of a reader into an operation that reads several large values."""
+        constant = lambda t: self._owner(t).type == "Const"  # noqa: E731 - a short callback
+        if op.type not in _ASSOCIATIVE or sum(self._kind(t) == LARGE for t in inputs_of(op)) < 2:
+            return False
+        readers = [r for t in op.outputs for r in t.consumers() if r.type in _ASSOCIATIVE[op.type]]
+        return any(constant(t) for r in readers for t in inputs_of(r))
 
     def _large_inputs(self, nodes: Sequence[int]) -> list[tf.Tensor]:
         """The large values that nodes read of others."""

@@ -191,7 +191,7 @@ class Finder:
                 plan = plan_from_sequence(self.graph, known.sequence.tolist())
                 order = self.job.limits.order(self._schedule(known).peak_bytes, strict=False)
                 waits = needed_waits(self.graph, plan, order)
-                seconds = self.graph.costs[known.sequence]
+                seconds = self.graph.costs / max(self.graph.base_cost, 1e-12)  # of a step that takes one
                 self.loose[key] = memory.placed_loose(known.sequence, waits, seconds)
         return self.loose[key]
 

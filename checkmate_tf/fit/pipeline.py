@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..allocator.kernel import GRAIN
+from ..allocator.sequence import small_bytes
 from ..costs import CostSpec
 from ..device.before import memory_before
 from ..device.distribution import NOT_MEASURED, Distribution
 from ..device.measure import HOW_TO_MEASURE, Device, find_device
 from ..device.region import reserve
-from ..device.reserves import keep_batch_reserves
+from ..device.reserves import SMALL_BYTES, keep_batch_reserves
 from ..errors import InfeasibleBudgetError
 from ..files.schedules import read_schedule
 from ..graph import Graph
@@ -84,7 +86,9 @@ def plan_step(
     job = Job(subject, budget_bytes, device, options, _places(distribution))
     if distribution is None:
         batches = POLICY.reserved_batches(options.prefetch)
-        keep_batch_reserves(device, subject.program.batch_bytes, batches, int(POLICY.reserves * budget_bytes))
+        small = small_bytes(kernels_of(subject.program), plain.sequence, SMALL_BYTES, GRAIN)
+        most = int(POLICY.reserves * budget_bytes)
+        keep_batch_reserves(device, subject.program.batch_bytes, batches, most, small)
         job = _with_memory(job)
     reason = HOW_TO_MEASURE if distribution is None else NOT_MEASURED
     try:

@@ -179,7 +179,7 @@ def moved_by_steps(step: TracedStep) -> str:
 
 
 def fed_as_by_fit(
-    function: Callable[..., Any], batch: Sequence[tf.Tensor], device: Device, ready: int = 6
+    function: Callable[..., Any], batch: Sequence[tf.Tensor], device: Device, ready: int = 5
 ) -> Callable[[], Any]:
     """A training step on new data each time, fed as `fit` feeds it.
 
@@ -194,7 +194,7 @@ def fed_as_by_fit(
         Its inputs.
     ready : int
         Batches that the pipeline keeps ready beside the one in use and the one that it makes. `fit` on arrays comes to
-        six, more or less. Here it is always the same number, so that peaks can be compared.
+        five, more or less. Here it is always the same number, so that peaks can be compared.
     """
     specs = [tf.TensorSpec(t.shape, t.dtype) for t in batch]
     if not batch or not device.is_cpu:

@@ -219,8 +219,14 @@ class Emission:
         constant = lambda t: self._owner(t).type == "Const"  # noqa: E731 - a short callback
         if op.type not in _ASSOCIATIVE or sum(self._kind(t) == LARGE for t in inputs_of(op)) < 2:
             return False
-        readers = [r for t in op.outputs for r in t.consumers() if r.type in _ASSOCIATIVE[op.type]]
-        return any(constant(t) for r in readers for t in inputs_of(r))
+        readers, todo = list[tf.Operation](), [r for t in op.outputs for r in t.consumers()]
+        while todo:
+            reader = todo.pop()
+            readers.append(reader)
+            if self.program.classes.get(reader) == VIEW:
+                todo += [r for t in reader.outputs for r in t.consumers()]
+        alike = [r for r in readers if r.type in _ASSOCIATIVE[op.type]]
+        return any(constant(t) for r in alike for t in inputs_of(r))
 
     def _large_inputs(self, nodes: Sequence[int]) -> list[tf.Tensor]:
         """The large values that nodes read of others."""

@@ -303,8 +303,7 @@ def begin(
     given = target_bytes is not None and limits.measured
     target = limits.with_room(target_bytes or 0) if given else limits.first_target_bytes
     strict = strict or limits.orders[0]
-    both = limits.modelled and not given
-    targets = dict.fromkeys(limits.orders, target) if both else {strict: target}
+    targets = {strict: target} if given else limits.first_targets(target)
     return State(limits, tries, target, strict, targets, strict_cost=strict_cost, modelled=limits.modelled)
 
 

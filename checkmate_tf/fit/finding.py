@@ -91,18 +91,8 @@ class Finder:
 
     # -- with a model of the allocator -----------------------------------------------------------------------------
     def _find(self, memory: Memory, target: int, strict: bool) -> Found:
-        plain = self._add(memory, keep_all(self.graph))
-        asked = self._first_target(plain, target)
-        for again in range(_SOLVES + 1):
-            known = self._cheapest(memory, target, strict)
-            if known is None and again:
-                asked = min(asked, self._least().solved.peak_bytes) * target // self._least().placed.peak_bytes
-            elif known is not None:
-                asked = self._schedule(known).peak_bytes
-                if self._is_solved(asked) or known is plain or again == _SOLVES:
-                    break
-            if again == _SOLVES or not self._solve(memory, asked):
-                break
+        if strict or not self.solved:
+            self._solve_for(memory, target)
         known = self._cheapest(memory, target, strict)
         if known is not None:
             return self._found(memory, known, strict)
@@ -114,6 +104,24 @@ class Finder:
             proven=False,
             sequence=least.sequence.tolist(),
         )
+
+    def _solve_for(self, memory: Memory, target: int) -> None:
+        """Ask the solver until the cheapest schedule that fits, in strict order, is one of about as many bytes."""
+        plain = self._add(memory, keep_all(self.graph))
+        asked = self._first_target(plain, target)
+        for _ in range(_SOLVES):
+            known = self._cheapest(memory, target, strict=True)
+            if known is plain:
+                return
+            if known is not None:
+                asked = self._schedule(known).peak_bytes
+                if self._is_solved(asked):
+                    return
+            elif self.solved:
+                least = self._least()
+                asked = min(asked, self._schedule(least).peak_bytes) * target // least.placed.peak_bytes
+            if not self._solve(memory, asked):
+                return
 
     def _first_target(self, plain: _Known, target: int) -> int:
         """Bytes to solve for at first: as if the allocator lost as large a share as it does of the plain step."""
@@ -134,10 +142,9 @@ class Finder:
         except InfeasibleBudgetError as error:
             self.solved[target] = bare(error)
             if error.sequence is None:
-                if not any(isinstance(s, Schedule) for s in self.solved.values()) and not error.proven:
-                    raise
                 return False
-            schedule = solve_least(self.graph, error, self._options(), self.ledger)
+            sequence = np.array(error.sequence, np.int64)
+            schedule = Schedule(self.graph, sequence, self.job.options.strategy, budget_bytes=error.minimum_bytes)
         self.solved[target] = schedule
         self._add(memory, schedule)
         if self.job.options.strategy == _VARIED:

@@ -242,7 +242,8 @@ def _with_memory(job: Job) -> Job:
     if not job.measure or job.options.jit_compile:
         return replace(job, memory=None)
     program = job.subject.program
-    batches = max(1, POLICY.reserved_batches(job.options.prefetch) if job.device.is_cpu else POLICY.batches_on_device)
+    on_cpu = job.device.is_cpu
+    batches = POLICY.held_batches(job.options.prefetch) if on_cpu else POLICY.batches_on_device
     coming = [*program.batch_bytes * batches, *constants_of(program)]
     return replace(job, memory=memory_before(job.device, kernels_of(program), coming))
 

@@ -23,6 +23,8 @@ class FitPolicy:
         Of the budget: what steps of a plan should come near. The rest is for steps that take more than those measured.
     placed : float
         Of the budget: the same, where the allocator has a model. The rest is for what the model does not know.
+    placed_loose : float
+        The same, for steps out of order: they differ, and some take more than those that the model draws.
     wrong, wrong_loose : float
         Of what the model says: a measurement that differs by more shows that the model is wrong, in strict order and
         out of order.
@@ -85,8 +87,9 @@ class FitPolicy:
 
     goal: float = 0.95
     placed: float = 0.965
-    wrong: float = 0.08
-    wrong_loose: float = 0.15
+    placed_loose: float = 0.92
+    wrong: float = 0.2
+    wrong_loose: float = 0.25
     hope: float = 1.01
     sure: float = 0.985
     waste: float = 0.25
@@ -124,9 +127,13 @@ class FitPolicy:
         most = self.wrong if strict else self.wrong_loose
         return abs(peak_bytes - predicted_bytes) > most * predicted_bytes
 
+    def held_batches(self, prefetch: int | None) -> int:
+        """How many batches a CPU holds while it trains. One reserve is left for when one replaces another."""
+        return max(1, self.reserved_batches(prefetch) - 1)
+
     def ready_batches(self, prefetch: int | None) -> int:
-        """How many batches are ready beside the one in use and the one that is being made."""
-        return max(0, self.reserved_batches(prefetch) - 2)
+        """How many of them are ready, beside the one in use and the one that is being made."""
+        return max(0, self.held_batches(prefetch) - 2)
 
     def reserved_batches(self, prefetch: int | None) -> int:
         """For how many batches to keep reserves. 0 if no batch is made before it is asked for (`prefetch` 0)."""
@@ -204,8 +211,6 @@ class Limits:
         """
         if not self.ordered:
             return (False,)
-        if self.modelled:
-            return (True,)
         return (True,) if self.near_limit else (False, True)
 
     @property
@@ -217,6 +222,13 @@ class Limits:
             return self.goal_bytes
         policy, activations = self.policy, max(0, self.budget_bytes - self.constant_bytes)
         return self.with_room(int(policy.goal * self.budget_bytes) - int(policy.waste * activations))
+
+    def first_targets(self, target: int) -> dict[bool, int]:
+        """What the first schedules have to fit, in each order: where the allocator has a model, both are looked at."""
+        if not self.modelled:
+            return {self.orders[0]: target}
+        share = self.policy.placed_loose / self.policy.placed
+        return {strict: target if strict else int(share * target) for strict in sorted(self.orders, reverse=True)}
 
     def with_room(self, target: int) -> int:
         """A target that leaves room for what was not predicted, where running out of memory can be a crash."""

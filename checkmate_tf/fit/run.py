@@ -132,6 +132,14 @@ def _attempt(job: Job, ledger: Ledger, action: Measure, number: int) -> Attempt:
         options.tell("measure", min(number, options.tries), options.tries, text)
         peak = measure(job, schedule.plan, action.order, job.limits.most_bytes if action.needless else None)
     overhead = job.subject.overhead(schedule)
+    log.info(
+        "%s order: %s of values, %s placed, %s measured, overhead %.1f%%",
+        "strict" if action.strict else "loose",
+        format_bytes(schedule.peak_bytes),
+        "unknown" if action.found.placed is None else format_bytes(action.found.placed.peak_bytes),
+        "out of memory" if peak is None else str(peak),
+        1e2 * overhead,
+    )
     attempt = Attempt(
         action.target_bytes,
         schedule.peak_bytes,

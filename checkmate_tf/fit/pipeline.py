@@ -22,14 +22,14 @@ from ..schedule import Schedule, keep_all
 from ..trace.kernels import constants_of, kernels_of
 from ..units import Budget
 from .decide import Candidate, expected_cost
-from .encodings import choose_encodings
 from .job import Job, Ledger, Subject
 from .options import PlanOptions
 from .planned import Known, PlannedStep, first_report, report_again, same_graph
 from .policy import POLICY
 from .run import NotMeasurable, fit, fit_given
 from .solving import solve_once
-from .tracing import Tracing
+from .subjects.encodings import choose_encodings
+from .subjects.tracing import Tracing
 
 __all__ = ["plan_again", "plan_step", "step_graph"]
 

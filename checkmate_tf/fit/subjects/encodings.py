@@ -19,16 +19,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ..errors import InfeasibleBudgetError
-from ..graph import Graph
-from ..plan import ALLOCATE, COMPUTE, DEALLOCATE
-from ..schedule import Schedule
-from ..strategies import SolveOptions, solve
-from ..trace.encodings import EncodedStep, Encoding, encoded, find_encodings
-from ..trace.program import Program
-from ..trace.step import TracedStep
-from .job import Job, Ledger, Subject
-from .policy import POLICY
+from ...errors import InfeasibleBudgetError
+from ...graph import Graph
+from ...plan import ALLOCATE, COMPUTE, DEALLOCATE
+from ...schedule import Schedule
+from ...strategies import SolveOptions, solve
+from ...trace.encodings import EncodedStep, Encoding, encoded, find_encodings
+from ...trace.program import Program
+from ...trace.step import TracedStep
+from ..job import Job, Ledger, Subject
+from ..policy import POLICY
 
 __all__ = ["choose_encodings"]
 

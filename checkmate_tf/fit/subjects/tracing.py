@@ -10,17 +10,17 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from ..costs import cost_unit, op_costs
-from ..costs.workspace import op_workspaces
-from ..device.distribution import Distribution
-from ..device.measure import Device
-from ..graph import Graph
-from ..trace.program import Program, build_program
-from ..trace.replicas import Replicas, split_replicas
-from ..trace.sizes.static import StaticStep, with_static_batch
-from ..trace.step import TracedStep, trace_step
-from .job import Ledger
-from .options import PlanOptions
+from ...costs import cost_unit, op_costs
+from ...costs.workspace import op_workspaces
+from ...device.distribution import Distribution
+from ...device.measure import Device
+from ...graph import Graph
+from ...trace.program import Program, build_program
+from ...trace.replicas import Replicas, split_replicas
+from ...trace.sizes.static import StaticStep, with_static_batch
+from ...trace.step import TracedStep, trace_step
+from ..job import Ledger
+from ..options import PlanOptions
 
 __all__ = ["Tracing"]
 

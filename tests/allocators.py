@@ -9,7 +9,8 @@ import numpy as np
 
 from checkmate_tf.device.measure import Device
 from checkmate_tf.emit.ordering import Strict
-from checkmate_tf.fit import run, tracing
+from checkmate_tf.fit import run
+from checkmate_tf.fit.subjects import tracing
 from checkmate_tf.plan import evaluate
 from checkmate_tf.report import Peak
 

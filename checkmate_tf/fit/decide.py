@@ -349,7 +349,8 @@ def _pays(state: State, schedule: Schedule, strict: bool) -> bool:
     if state.best is None:
         return True
     least = _cost(state, state.best.schedule, state.best.strict)
-    return _cost(state, schedule, strict) < (1 - (1 + state.vain) * state.policy.worth) * least
+    worth = state.policy.worth_placed if state.modelled else state.policy.worth
+    return _cost(state, schedule, strict) < (1 - (1 + state.vain) * worth) * least
 
 
 def _is_best(state: State, schedule: Schedule, strict: bool) -> bool:

@@ -51,6 +51,8 @@ class FitPolicy:
         Of the goal: steps that take this much leave nothing that is worth another plan.
     worth : float
         Of the cost of a step: what another plan has to save, and as much again for each that was measured in vain.
+    worth_placed : float
+        The same, where the first plan was chosen by the allocator's model: it is seldom far from the best.
     lower : float
         Of the least peak predicted so far: a plan below this is another one to the allocator, and worth a measurement.
     near_budget : float
@@ -101,6 +103,7 @@ class FitPolicy:
     pieces: float = 0.1
     used: float = 0.955
     worth: float = 0.01
+    worth_placed: float = 0.03
     lower: float = 0.98
     near_budget: float = 1.1
     strict_cost: float = 1.1

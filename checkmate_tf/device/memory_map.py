@@ -70,8 +70,9 @@ def memory_map(device: Device) -> MemoryMap:
         before = os.environ.get(_PLACE)
         os.environ[_PLACE] = str(Path(folder) / "map")
         try:
-            threading.Thread(target=_ask, args=(device, shape), daemon=True).start()
-            found = _written(Path(folder), bfc_memory_map_pb2.MemoryDump)
+            asking = threading.Thread(target=_ask, args=(device, shape), daemon=True)
+            asking.start()
+            found = _written(Path(folder), bfc_memory_map_pb2.MemoryDump, asking)
         finally:
             del os.environ[_PLACE]
             if before is not None:
@@ -93,11 +94,12 @@ def _ask(device: Device, shape: tf.Tensor) -> None:
         tf.raw_ops.Empty(shape=shape, dtype=tf.uint8)
 
 
-def _written(folder: Path, kind: Callable[[], Any]) -> Any | None:
-    """The map that the allocator writes, once it is whole; None if none comes."""
+def _written(folder: Path, kind: Callable[[], Any], asking: threading.Thread) -> Any | None:
+    """The map that the allocator writes while a thread asks it, once it is whole; None if none comes."""
     until = time.monotonic() + _SECONDS
-    size = -1
-    while time.monotonic() < until:
+    size, more = -1, 2  # looks once nobody asks any longer
+    while time.monotonic() < until and more:
+        more -= not asking.is_alive()
         time.sleep(_PAUSE)
         for path in folder.glob("map*"):
             given = path.read_bytes()

@@ -1,7 +1,7 @@
 """Implementations of operators chosen together with the schedule: MONeT's program, a search, and Gist's rule.
 
-Each takes an `OperatorGraph` and gives a `Chosen`. (`fit.subjects.encodings` chooses, too. It decides which gradients of
-a traced step read codes, and solves the real step for that.)
+Each takes an `OperatorGraph` and gives a `Chosen`. (`fit.subjects.encodings` chooses, too. It decides which gradients
+of a traced step read codes, and solves the real step for that.)
 """
 
 from .choose import choose_operators

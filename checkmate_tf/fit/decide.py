@@ -389,7 +389,7 @@ def _first_placed(state: State) -> Action:
     error, limits = min(errors, key=lambda e: e.minimum_bytes), state.limits
     if error.minimum_bytes <= min(limits.budget_bytes, int(state.policy.hope * limits.most_bytes)):
         return _least(state, error, strict=True in limits.orders)
-    needed = int(error.minimum_bytes / state.policy.placed) + 1
+    needed = int(state.policy.named * error.minimum_bytes / state.policy.placed) + 1
     return Refuse(
         InfeasibleBudgetError(
             f"budget {format_bytes(limits.budget_bytes)} is too small: the values of no known schedule fit into less "

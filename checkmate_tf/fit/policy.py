@@ -28,6 +28,8 @@ class FitPolicy:
     wrong, wrong_loose : float
         Of what the model says: a measurement that differs by more shows that the model is wrong, in strict order and
         out of order.
+    named : float
+        Times the least that is known to do: what a refusal names. The next search may find a little less good.
     hope : float
         Times the most that steps may take: a schedule that takes no more by the model is worth a measurement.
     sure : float
@@ -92,6 +94,7 @@ class FitPolicy:
     placed_loose: float = 0.92
     wrong: float = 0.2
     wrong_loose: float = 0.25
+    named: float = 1.02
     hope: float = 1.01
     sure: float = 0.985
     waste: float = 0.25

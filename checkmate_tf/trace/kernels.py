@@ -82,7 +82,7 @@ def kernels_of(program: Program) -> Kernels:
 
 def _bytes_of(program: Program, t: tf.Tensor) -> int:
     """Bytes that an output takes; 0 if it shares the memory of an input, or holds nothing that is known."""
-    if program.source_of(t) is not t or (t.dtype == tf.variant and not t.consumers()):
+    if program.source_of(t) is not t:
         return 0
     return program.static.bytes_of(t) or 0
 

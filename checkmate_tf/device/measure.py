@@ -202,7 +202,7 @@ def fed_as_by_fit(
         return lambda: concrete(*map(_copied, batch))
     data = tf.data.Dataset.from_tensors(tuple(batch)).repeat()
     data = data.map(lambda *tensors: tuple(tf.raw_ops.DeepCopy(x=t) for t in tensors))
-    feed = iter(data.prefetch(ready) if ready else data)
+    feed = iter(data.prefetch(ready))  # where none is asked for, tf.data would put a prefetch of its own
     step = tf.function(lambda: function(*next(feed)), autograph=False).get_concrete_function()
     return lambda: step()
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf import message
 from numpy.typing import NDArray
 
 from .measure import HOW_TO_MEASURE, Device
@@ -97,15 +98,14 @@ def _ask(device: Device, shape: tf.Tensor) -> None:
 def _written(folder: Path, kind: Callable[[], Any], asking: threading.Thread) -> Any | None:
     """The map that the allocator writes while a thread asks it, once it is whole; None if none comes."""
     until = time.monotonic() + _SECONDS
-    size, more = -1, 2  # looks once nobody asks any longer
+    more = 2  # looks once nobody asks any longer
     while time.monotonic() < until and more:
         more -= not asking.is_alive()
         time.sleep(_PAUSE)
         for path in folder.glob("map*"):
-            given = path.read_bytes()
-            if given and len(given) == size:  # it no longer grows
-                found = kind()
-                found.ParseFromString(given)
-                return found
-            size = len(given)
+            found = kind()
+            with contextlib.suppress(message.DecodeError):  # there is only a part of it yet
+                found.ParseFromString(path.read_bytes())
+                if found.HasField("stats"):  # what comes last
+                    return found
     return None

@@ -261,7 +261,8 @@ class State:
         elif state.best is not None:
             state = replace(state, vain=state.vain + 1)
         if self.modelled and policy.wrong_model(action.found.predicted_bytes, peak.bytes, strict):
-            state = replace(state, modelled=False)
+            limits = replace(limits, modelled=False)  # what it allows without a model
+            state = replace(state, limits=limits, modelled=False)
             targets = {strict: 0}
         elif not self.modelled:
             unsteady = peak.sure_bytes - peak.bytes > policy.unsteady * peak.bytes
@@ -373,28 +374,33 @@ def _measure(state: State, found: Found, strict: bool, target: int) -> Measure:
 def _first_placed(state: State) -> Action:
     """The cheapest schedule in either order, by the allocator's model. If none fits, the one that takes least."""
     found: list[tuple[float, bool, Found]] = []
-    errors: list[InfeasibleBudgetError] = []
+    errors: dict[bool, InfeasibleBudgetError] = {}
     for strict, target in state.targets.items():
         asked = state.question(target, strict)
         outcome = state.outcomes.get(asked)
         if outcome is None:
             return asked
         if isinstance(outcome, InfeasibleBudgetError):
-            errors.append(outcome)
+            errors[strict] = outcome
         else:
             found.append((_cost(state, outcome.schedule, strict), not strict, outcome))
     if found:
         _, out_of_order, cheapest = min(found, key=lambda f: f[:2])
         return _measure(state, cheapest, not out_of_order, state.targets[not out_of_order])
-    error, limits = min(errors, key=lambda e: e.minimum_bytes), state.limits
+    limits = state.limits
+    strict, error = max(errors.items(), key=lambda e: e[0])  # strict order, where it is ours to choose
     if error.minimum_bytes <= min(limits.budget_bytes, int(state.policy.hope * limits.most_bytes)):
-        return _least(state, error, strict=True in limits.orders)
+        return _least(state, error, strict)
     needed = int(state.policy.named * error.minimum_bytes / state.policy.placed) + 1
+    too_small, raised = "is too small", f"the budget to {format_bytes(needed)}"
+    if limits.limited:
+        too_small = f"comes too near the allocator's limit of {format_bytes(limits.device_bytes)}"
+        raised = f"the limit to {format_bytes(int(error.minimum_bytes / state.policy.most) + 1)}"
     return Refuse(
         InfeasibleBudgetError(
-            f"budget {format_bytes(limits.budget_bytes)} is too small: the values of no known schedule fit into less "
-            f"than {format_bytes(error.minimum_bytes)} as the device's allocator places them; raise the budget to "
-            f"{format_bytes(needed)} or lower the batch size",
+            f"budget {format_bytes(limits.budget_bytes)} {too_small}: the values of no known schedule fit into less "
+            f"than {format_bytes(error.minimum_bytes)} as the device's allocator places them; raise {raised} or lower "
+            "the batch size",
             limits.budget_bytes,
             needed,
             proven=False,
@@ -438,7 +444,8 @@ def _instead(state: State) -> Action | None:
     last = state.attempts[-1].strict
     strict = last if last in errors else next(iter(errors))
     error = errors[strict]
-    predicted = [a.placed_bytes or a.predicted_bytes for a in state.attempts if a.strict == strict]
+    attempts = [a for a in state.attempts if a.strict == strict]
+    predicted = [(a.placed_bytes if state.modelled else None) or a.predicted_bytes for a in attempts]
     if predicted and error.minimum_bytes < policy.lower * min(predicted):
         return _least(state, error, strict)
     if True not in limits.orders:

@@ -2,6 +2,7 @@
 
 import gc
 import time
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -12,6 +13,7 @@ from cases import DENSE, compile_quickly, make
 import checkmate_tf
 from checkmate_tf.device.measure import Device, captured_variables, fed_as_by_fit, find_device, measure_peak
 from checkmate_tf.fit import run
+from checkmate_tf.fit.policy import POLICY
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_keras"),
@@ -82,8 +84,12 @@ def test_a_value_that_cannot_be_written_in_place_is_put_back(monkeypatch, error)
     np.testing.assert_array_equal(variable.numpy(), np.ones([4, 3]))
 
 
-@pytest.mark.parametrize(("most_bytes", "steps"), [(None, 17), (10**9, 17), (1000, 3)])
-def test_no_more_steps_once_some_took_more_than_will_do(most_bytes, steps):
+@pytest.mark.parametrize(
+    ("more", "most_bytes", "steps"),
+    [(1000, None, 17), (1000, 10**9, 17), (1000, 5000, 3), (0, None, 5), (0, 10**9, 5), (0, 5000, 3), (15, None, 5)],
+)
+def test_no_more_steps_once_some_took_more_than_will_do_or_all_are_alike(more, most_bytes, steps):
+    """Each step takes so many bytes more than the one before."""
     variable = tf.Variable(tf.ones([1000]))
     ran = []
 
@@ -92,9 +98,10 @@ def test_no_more_steps_once_some_took_more_than_will_do(most_bytes, steps):
         variable.assign(2 * variable)
 
     captures = tf.function(lambda: variable.assign(variable)).get_concrete_function().graph.captures
-    peak, _ = measure_peak(find_device(), step, captured_variables(captures), most_bytes)
+    device = SimpleNamespace(name="CPU:0", peak_bytes=lambda: 100_000 + more * len(ran))
+    peak, _ = measure_peak(device, step, captured_variables(captures), most_bytes)
     assert len(ran) == steps
-    assert peak.bytes > 4000
+    assert peak.bytes == 100_000 + more * steps
 
 
 def test_measuring_puts_every_variable_back():
@@ -148,19 +155,19 @@ def test_measurements_are_fed_as_by_fit():
     assert float(fed_as_by_fit(lambda: tf.constant(1.0), [], Device("CPU:0", 10**9, measurable=False))()) == 1.0
 
 
-@pytest.mark.parametrize("prefetch", [0, 1, 3])
-def test_as_many_batches_are_ready_as_the_pipeline_keeps(prefetch):
+@pytest.mark.parametrize("ready", [0, 1, 3])
+def test_as_many_batches_are_ready_as_are_asked_for(ready):
     """A batch of 16 MiB may get a piece of up to twice its size."""
     device, batch = find_device(), [tf.zeros([4, 2**20])]
     gc.collect()  # what other tests left would be given back in between
     before = device.current_bytes()
-    run = fed_as_by_fit(tf.reduce_sum, batch, device, prefetch)
+    run = fed_as_by_fit(tf.reduce_sum, batch, device, ready)
     assert float(run()) == 0
-    ready, until = -1, time.monotonic() + 10
-    while ready < prefetch * 2**24 and time.monotonic() < until:
+    there, until = -1, time.monotonic() + 10
+    while there < ready * 2**24 and time.monotonic() < until:
         time.sleep(0.05)
-        ready = device.current_bytes() - before
-    assert prefetch * 2**24 <= ready <= prefetch * 2**25 + 2**20
+        there = device.current_bytes() - before
+    assert ready * 2**24 <= there <= ready * 2**25 + 2**20
     del run
 
 
@@ -179,4 +186,4 @@ def test_plans_are_measured_with_the_batches_that_the_pipeline_keeps(monkeypatch
     monkeypatch.setattr(run, "fed_as_by_fit", lambda *given: fed.append(given[3:]) or real(*given))
     compile_quickly(make(DENSE), DENSE, verify=True, budget="10GB", prefetch=2)
     compile_quickly(make(DENSE), DENSE, verify=True, budget="10GB")
-    assert set(fed) == {(2,), (None,)}
+    assert set(fed) == {(POLICY.ready_batches(2),), (POLICY.ready_batches(None),)} == {(1,), (5,)}

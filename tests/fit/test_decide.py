@@ -10,11 +10,13 @@ from itertools import product
 import numpy as np
 import pytest
 
+from checkmate_tf.allocator.memory import Placed
 from checkmate_tf.emit.ordering import Strict, Within
 from checkmate_tf.errors import InfeasibleBudgetError
 from checkmate_tf.fit.decide import (
     Candidate,
     Done,
+    Found,
     Measure,
     Refuse,
     Solve,
@@ -27,7 +29,7 @@ from checkmate_tf.fit.decide import (
 from checkmate_tf.fit.policy import POLICY, FitPolicy, Limits
 from checkmate_tf.report import Attempt, Peak
 
-CONSTANT, PLAIN, LEAST = 100_000, 1_000_000, 300_000  # bytes
+CONSTANT, PLAIN, LEAST, STEP = 100_000, 1_000_000, 300_000, 20_000  # bytes
 BASE = 1000.0  # cost of the plain step
 TRIES = 5
 
@@ -54,7 +56,7 @@ def solver(target, number=0):
     if target < LEAST:
         least = offer(LEAST)
         return InfeasibleBudgetError("too small", target, LEAST, proven=True, sequence=least.sequence.tolist())
-    return offer(min(PLAIN, LEAST + (target - LEAST) // 20_000 * 20_000), number)
+    return Found(offer(min(PLAIN, LEAST + (target - LEAST) // STEP * STEP), number))
 
 
 def offer(peak, number=0):
@@ -74,33 +76,77 @@ class Allocator:
     slow: float = 1.05  # a step in strict order, over one out of order
     limit_bytes: int = 10**9
 
+    def most(self, schedule, strict):
+        return int(CONSTANT + (schedule.peak_bytes - CONSTANT) * (1 + (self.strict if strict else self.loose)))
+
     def run(self, action):
-        lost = self.strict if action.strict else self.loose
-        most = int(CONSTANT + (action.schedule.peak_bytes - CONSTANT) * (1 + lost))
+        most = self.most(action.schedule, action.strict)
         sure = most if action.strict else int(most * (1 + self.spread))
         if sure > self.limit_bytes:
             return None
         return Peak(most, sure, self.slow if action.strict else 1.0)
 
 
-def carried_out(state, allocator):
-    """All actions, the last one Done or Refuse, and the attempts."""
+@dataclass(frozen=True)
+class Model:
+    """What is known of an allocator: it says less than the truth by a share of what it says, in each order another."""
+
+    allocator: Allocator
+    strict: float = 0.0
+    loose: float = 0.0
+    step: int = STEP
+
+    def error(self, strict):
+        return self.strict if strict else self.loose
+
+    def placed(self, schedule, strict):
+        most = self.allocator.most(schedule, strict) / (1 + self.error(strict))
+        return Placed(int(most), schedule.peak_bytes, out_of_memory=False)
+
+    def found(self, schedule, strict):
+        return Found(schedule, self.placed(schedule, strict))
+
+    def solver(self, target, strict):
+        """The cheapest schedule that takes no more than a target, by the model."""
+        offers = [self.found(offer(peak), strict) for peak in range(PLAIN, LEAST - 1, -self.step)]
+        fitting = (found for found in offers if found.predicted_bytes <= target)
+        least = offers[-1]
+        none = InfeasibleBudgetError(
+            "too small", target, least.predicted_bytes, proven=False, sequence=least.schedule.sequence.tolist()
+        )
+        return next(fitting, none)
+
+
+def carried_out(state, allocator, model=None):
+    """All actions, the last one Done or Refuse, and the state at the end. With a model, it says what is placed."""
     actions = []
     while True:
         action = decide(state)
         actions.append(action)
         assert len(actions) < 60, "it goes on forever"
         if isinstance(action, Solve):
-            assert action.target_bytes not in state.outcomes, "solved for twice"
-            state = state.solved(action, solver(action.target_bytes))
+            assert action not in state.outcomes, "solved for twice"
+            assert action.placed == state.modelled
+            strict = action.strict
+            outcome = model.solver(action.target_bytes, strict) if action.placed else solver(action.target_bytes)
+            state = state.solved(action, outcome)
         elif isinstance(action, SolveLeast):
-            state = state.solved_least(action, offer(action.error.minimum_bytes, action.seed))
+            assert action.placed == state.modelled
+            peak = LEAST if action.placed else action.error.minimum_bytes
+            least = offer(peak, action.seed)
+            state = state.solved_least(action, model.found(least, action.strict) if action.placed else Found(least))
         elif isinstance(action, Measure):
-            schedule = action.schedule
+            found, schedule = action.found, action.schedule
             tried = [(a.schedule.sequence.tolist(), a.strict) for a in actions[:-1] if isinstance(a, Measure)]
             assert (schedule.sequence.tolist(), action.strict) not in tried, "measured twice"
-            peak = allocator.run(action)
-            attempt = Attempt(action.target_bytes, schedule.peak_bytes, peak, schedule.overhead, action.strict)
+            attempt = Attempt(
+                action.target_bytes,
+                schedule.peak_bytes,
+                allocator.run(action),
+                schedule.overhead,
+                action.strict,
+                placed_bytes=None if found.placed is None else found.placed.peak_bytes,
+            )
             state = state.measured(action, attempt)
         else:
             return actions, state
@@ -154,9 +200,125 @@ def test_what_is_done_keeps_the_budget_and_what_is_refused_has_a_reason(share, l
     else:
         assert isinstance(end, Refuse) and not fitting
         assert end.error.minimum_bytes > budget or not tried
-        least = Measure(offer(LEAST), Strict(), LEAST, needless=False)
+        least = Measure(Found(offer(LEAST)), Strict(), LEAST, needless=False)
         near = allocator.run(least)  # whoever refuses has tried the least, or nothing near it fits
         assert near is None or near.sure_bytes > 0.93 * limits.most_bytes or len(tried) == TRIES or budget < LEAST
+
+
+MODELLED = list(
+    product(
+        (0.25, 0.4, 0.6, 0.8, 1.1),  # the budget, between constants and the plain peak
+        ((0.0, 0.0), (0.15, 0.05), (0.5, 0.2)),  # lost, out of order and in strict order
+        (0.0, 0.03, -0.03, 0.12, -0.12, 0.4, -0.4),  # what the model errs by in strict order
+        (0.0, 0.4),  # and out of order
+        (1.01, 1.3),  # slowness of strict order
+        (None, 1.0, 1.1),  # hard limit over the budget
+    )
+)
+
+
+@pytest.mark.parametrize(("share", "lost", "strict", "loose", "slow", "hard"), MODELLED)
+def test_what_is_done_by_a_model_keeps_the_budget_and_what_is_refused_has_a_reason(
+    share, lost, strict, loose, slow, hard
+):
+    budget = int(CONSTANT + share * (PLAIN - CONSTANT))
+    limit = int(hard * budget) if hard else 10**9
+    limits = limits_for(budget, limit, modelled=True)
+    allocator = Allocator(*lost, spread=0.02, slow=slow, limit_bytes=limit)
+    model = Model(allocator, strict, loose)
+    actions, state = carried_out(begin(limits, TRIES), allocator, model)
+    tried, end = measured(actions), actions[-1]
+    fitting = [
+        expected_cost(a.schedule.cost, a.strict, state.strict_cost, POLICY)
+        for a, attempt in zip(tried, state.attempts, strict=True)
+        if attempt.peak is not None and attempt.peak.sure_bytes <= limits.most_bytes
+    ]
+    assert len(tried) <= TRIES
+    assert not hard or all(a.strict for a in tried)
+    for action in tried:
+        assert action.found.predicted_bytes <= action.target_bytes or action.schedule.number
+    known = [a for a, attempt in zip(tried, state.attempts, strict=True) if attempt.peak is not None]
+    wrong = [a for a in known if abs(model.error(a.strict)) > (POLICY.wrong if a.strict else POLICY.wrong_loose)]
+    assert state.modelled == (not wrong)
+    if isinstance(end, Done):
+        found = end.candidate
+        assert found.measured.sure_bytes <= limits.most_bytes <= POLICY.sure * budget
+        assert expected_cost(found.schedule.cost, found.strict, state.strict_cost, POLICY) == min(fitting)
+    else:
+        assert isinstance(end, Refuse) and not fitting
+        assert end.error.minimum_bytes > budget or (limits.limited and "limit" in str(end.error))
+        least = offer(LEAST)
+        needed = max(model.placed(least, strict=True).peak_bytes, allocator.most(least, strict=True))
+        assert needed > 0.93 * limits.most_bytes or len(tried) == TRIES or budget < LEAST
+
+
+@pytest.mark.parametrize("hard", [None, 1.1])
+@pytest.mark.parametrize("error", [-0.03, -0.02, 0.0, 0.01, 0.02])
+@pytest.mark.parametrize("share", [0.4, 0.5, 0.6, 0.7, 0.8])
+def test_where_the_model_is_nearly_right_one_measurement_in_strict_order_is_enough(share, error, hard):
+    budget = int(CONSTANT + share * (PLAIN - CONSTANT))
+    limit = int(hard * budget) if hard else 10**9
+    allocator = Allocator(0.8, 0.1, spread=0.1, slow=1.01, limit_bytes=limit)
+    limits = limits_for(budget, limit, modelled=True)
+    actions, state = carried_out(begin(limits, TRIES), allocator, Model(allocator, error, step=STEP // 5))
+    assert isinstance(actions[-1], Done) and actions[-1].candidate.strict and state.modelled
+    assert len(measured(actions)) == 1
+
+
+@pytest.mark.parametrize("hard", [None, 1.1])
+@pytest.mark.parametrize("error", [0.03, 0.06, 0.12])
+def test_where_more_is_taken_than_the_model_says_the_second_measurement_is_enough(error, hard):
+    limit = 770_000 if hard else 10**9
+    allocator = Allocator(0.6, 0.1, slow=1.01, limit_bytes=limit)
+    limits = limits_for(700_000, limit, modelled=True)
+    actions, _ = carried_out(begin(limits, TRIES), allocator, Model(allocator, error))
+    assert isinstance(actions[-1], Done) and len(measured(actions)) == 2
+
+
+def test_both_orders_are_looked_at_and_the_cheaper_one_is_measured():
+    limits = limits_for(700_000, modelled=True)
+    for lost, strict in ((0.0, False), (0.6, True)):
+        allocator = Allocator(lost, 0.0)
+        actions, _ = carried_out(begin(limits, TRIES), allocator, Model(allocator))
+        asked = [a for a in actions[:2] if isinstance(a, Solve)]
+        assert [(a.strict, a.placed) for a in asked] == [(True, True), (False, True)]
+        assert asked[0].target_bytes == int(POLICY.placed * 700_000) > asked[1].target_bytes
+        assert measured(actions)[0].strict == strict
+
+
+def test_what_no_schedule_fits_by_the_model_is_refused_unmeasured_or_the_least_is_measured():
+    allocator = Allocator(0.3, 0.1)
+    least = allocator.most(offer(LEAST), strict=True)
+    actions, _ = carried_out(begin(limits_for(least - 1, modelled=True), TRIES), allocator, Model(allocator))
+    assert not measured(actions) and "as the device's allocator places them" in str(actions[-1].error)
+    assert actions[-1].error.minimum_bytes == int(least / POLICY.placed) + 1
+    near = int(least / POLICY.sure) + 1  # above the goal by the model, and yet it may do
+    actions, _ = carried_out(begin(limits_for(near, modelled=True), TRIES), allocator, Model(allocator))
+    assert [a.strict for a in actions if isinstance(a, SolveLeast)] == [True]
+    assert len(measured(actions)) == 1 and isinstance(actions[-1], Done)
+
+
+def test_after_a_wrong_model_the_old_way_goes_on():
+    allocator = Allocator(0.6, 0.2)
+    limits = limits_for(700_000, modelled=True)
+    actions, state = carried_out(begin(limits, TRIES), allocator, Model(allocator, 0.4, 0.4))
+    first, second = measured(actions)[:2]
+    assert first.found.placed is not None and second.found.placed is None and not state.modelled
+    lost = state.attempts[0].peak.sure_bytes - first.schedule.peak_bytes
+    assert second.target_bytes == int(POLICY.goal * 700_000) - lost
+    assert isinstance(actions[-1], Done)
+
+
+def test_near_a_hard_limit_the_old_way_stays_away_from_it_after_a_wrong_model():
+    limit = 1_300_000
+    limits = limits_for(1_100_000, limit, modelled=True)
+    state = begin(limits, TRIES)
+    assert limits.near_limit and limits.goal_bytes > POLICY.clear * limit
+    found = Found(offer(600_000), Placed(600_000, 600_000, out_of_memory=False))
+    action = Measure(found, Strict(), 600_000, needless=False)
+    attempt = Attempt(600_000, 600_000, Peak(900_000, 900_000, 1.0), 0.1, strict=True, placed_bytes=600_000)
+    after = state.measured(action, attempt)
+    assert not after.modelled and after.targets == {True: int(POLICY.clear * limit) - 300_000}
 
 
 def test_without_loss_one_plan_is_measured_where_nothing_is_left_to_gain():
@@ -258,7 +420,7 @@ def test_each_measurement_in_vain_makes_the_next_plan_have_to_save_more(vain, ac
     best = Candidate(Offer(500_000, 1000.0), Within(500_000), Peak(500_000, 500_000, 1.0))
     attempts = (Attempt(500_000, 500_000, best.measured, 0.0),)
     state = State(limits_for(800_000), TRIES, 500_000, False, {False: 600_000}, attempts, best, vain=vain)
-    assert isinstance(decide(state.solved(Solve(600_000), Offer(600_000, 985.0))), action)
+    assert isinstance(decide(state.solved(Solve(600_000), Found(Offer(600_000, 985.0)))), action)
 
 
 def test_the_order_for_which_nothing_is_feasible_gets_its_least():
@@ -268,8 +430,17 @@ def test_the_order_for_which_nothing_is_feasible_gets_its_least():
     tried = frozenset({(strict.sequence.tobytes(), True)})
     state = State(limits_for(800_000), TRIES, 500_000, False, {False: 400_000, True: 460_000}, attempts, tried=tried)
     least = InfeasibleBudgetError("none", 400_000, 420_000, proven=False, sequence=[0])
-    state = state.solved(Solve(400_000), least).solved(Solve(460_000), strict)
+    state = state.solved(Solve(400_000), least).solved(Solve(460_000), Found(strict))
     ask = decide(state)
-    assert isinstance(ask, SolveLeast) and ask.key == (420_000, 0)
-    action = decide(state.solved_least(ask, offer(420_000)))
+    assert isinstance(ask, SolveLeast) and ask.key == (420_000, 0, False, False)
+    action = decide(state.solved_least(ask, Found(offer(420_000))))
     assert isinstance(action, Measure) and not action.strict and action.target_bytes == 420_000
+
+
+def test_after_a_wrong_model_the_least_is_not_measured_again():
+    """What the model said of a schedule is no measure for the bytes of others."""
+    least = offer(LEAST)
+    attempts = (replace(over(least, True), placed_bytes=2 * LEAST),)
+    tried = frozenset({(least.sequence.tobytes(), True)})
+    state = State(limits_for(800_000), TRIES, 500_000, True, {True: 100_000}, attempts, tried=tried)
+    assert isinstance(decide(state.solved(Solve(100_000), solver(100_000))), Refuse)

@@ -14,7 +14,7 @@ from keras import layers
 from checkmate_tf.device.measure import Device
 from checkmate_tf.emit.ordering import Strict, Within
 from checkmate_tf.errors import InfeasibleBudgetError
-from checkmate_tf.fit import job, pipeline, run
+from checkmate_tf.fit import finding, job, pipeline
 from checkmate_tf.fit.job import Ledger
 from checkmate_tf.fit.policy import POLICY, Limits
 from checkmate_tf.report import Peak
@@ -180,7 +180,7 @@ def test_out_of_memory_while_measuring_plans_again(monkeypatch):
 
 def test_a_first_target_that_is_infeasible_is_raised_to_the_budget(monkeypatch):
     measures(monkeypatch, 0)
-    asked, real = [], run.solve_once
+    asked, real = [], finding.solve_once
 
     def solve(graph, target, options, ledger):
         asked.append(target)
@@ -188,7 +188,7 @@ def test_a_first_target_that_is_infeasible_is_raised_to_the_budget(monkeypatch):
             raise InfeasibleBudgetError("none was found", target, target + 1, proven=False)
         return real(graph, target, options, ledger)
 
-    monkeypatch.setattr(run, "solve_once", solve)
+    monkeypatch.setattr(finding, "solve_once", solve)
     report = compile_quickly(make(DENSE), DENSE, verify=True, budget=0.95).checkmate
     assert asked[1] == asked[0] + 1 and asked[2] == report.budget_bytes
 
@@ -207,7 +207,7 @@ def test_a_promise_that_cannot_be_kept_is_refused(monkeypatch):
 @pytest.mark.parametrize("measured", [False, True])
 def test_near_the_budget_others_with_the_least_known_peak_are_tried(monkeypatch, measured):
     """In the seconds that are left a search may name a far higher peak as the least than was known before."""
-    asked, real = [], run.solve_once
+    asked, real = [], finding.solve_once
 
     peaks = peaks_of(DENSE)
 
@@ -223,7 +223,7 @@ def test_near_the_budget_others_with_the_least_known_peak_are_tried(monkeypatch,
         raise InfeasibleBudgetError("few seconds", target, peak, proven=False, sequence=known.sequence.tolist())
 
     calls = says(monkeypatch, measure)
-    monkeypatch.setattr(run, "solve_once", solve)
+    monkeypatch.setattr(finding, "solve_once", solve)
     report = compile_quickly(make(DENSE), DENSE, verify=True, budget=peaks.at(0.4)).checkmate
     assert len(asked) > 1 and len(report.attempts) > 2
     assert len({a.predicted_bytes for a in report.attempts}) == 1

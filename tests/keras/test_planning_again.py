@@ -14,7 +14,7 @@ from cases import DENSE, assert_same_state, compile_quickly, make, train
 from checkmate_tf.device.measure import Device, find_device
 from checkmate_tf.emit.ordering import Strict
 from checkmate_tf.errors import InfeasibleBudgetError
-from checkmate_tf.fit import run
+from checkmate_tf.fit import finding, pipeline, run
 from checkmate_tf.plan import evaluate
 
 pytestmark = [
@@ -53,6 +53,7 @@ def test_a_strict_plan_is_made_anew_in_strict_order(monkeypatch, no_grappler):
         return steady(evaluate(job.subject.graph, plan).peak_bytes * (1 if order == Strict() else 10))
 
     monkeypatch.setattr(run, "measure", measure)
+    monkeypatch.setattr(pipeline, "memory_before", lambda *_: None)
     model = make(DENSE)
     first = compile_quickly(model, DENSE, verify=True, budget=0.95).checkmate
     assert [a.strict for a in first.attempts][0] is False and first.attempts[-1].strict
@@ -149,7 +150,7 @@ def test_data_without_room_is_warned_of_once(monkeypatch, caplog, share, limit_b
 def test_planning_again_keeps_nothing_of_fit(monkeypatch):
     """Else the data of one fit would be in memory beside that of the next, until the garbage is collected."""
     model, first = _crowded_after_planning(monkeypatch, 0.8, 1.3)
-    real, failed = run.solve_once, []
+    real, failed = finding.solve_once, []
 
     def solve(graph, target, options, ledger):
         if not failed:
@@ -157,7 +158,7 @@ def test_planning_again_keeps_nothing_of_fit(monkeypatch):
             raise InfeasibleBudgetError("none was found", target, target + 1, proven=False)
         return real(graph, target, options, ledger)
 
-    monkeypatch.setattr(run, "solve_once", solve)
+    monkeypatch.setattr(finding, "solve_once", solve)
     local = keras.callbacks.Callback()  # of the frames of fit, as the data
     alive = weakref.ref(local)
     gc.collect()

@@ -1,0 +1,163 @@
+"""Schedules for what the allocator will take: found by the real solver and variants, on made-up memories."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from graphs import resnet, transformer, unet
+from memories import memory_of
+
+from checkmate_tf.allocator.memory import Placed
+from checkmate_tf.device.measure import Device
+from checkmate_tf.errors import InfeasibleBudgetError
+from checkmate_tf.fit import finding
+from checkmate_tf.fit.decide import Found
+from checkmate_tf.fit.finding import Finder
+from checkmate_tf.fit.job import Job, Ledger, Subject
+from checkmate_tf.fit.options import PlanOptions
+from checkmate_tf.plan import evaluate, plan_from_sequence
+from checkmate_tf.schedule import keep_all
+
+LIMIT = 1 << 34
+GRAPHS = {"transformer": transformer(2), "unet": unet(2), "resnet": resnet(4)}
+MEMORIES = {name: memory_of(graph, LIMIT) for name, graph in GRAPHS.items()}
+PLAIN = {name: MEMORIES[name].placed(keep_all(graph).sequence).peak_bytes for name, graph in GRAPHS.items()}
+
+
+def finder_of(name, *, memory=True, **options):
+    given = {"cache": False, "time_limit": 6.0, "gap": 0.05} | options
+    device = Device("CPU:0", LIMIT, measurable=True)
+    made = MEMORIES[name] if memory else None
+    return Finder(Job(Subject(None, GRAPHS[name]), PLAIN[name], device, PlanOptions(**given), memory=made), Ledger())
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Targets that the solver was asked for."""
+    targets, solve = [], finding.solve_once
+
+    def counted(graph, target, options, ledger):
+        targets.append(target)
+        return solve(graph, target, options, ledger)
+
+    monkeypatch.setattr(finding, "solve_once", counted)
+    return targets
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_the_cheapest_that_is_known_to_fit_is_found(name, asked):
+    finder = finder_of(name)
+    for share in (0.9, 0.75):
+        target = int(share * PLAIN[name])
+        found = finder.find(target, strict=True)
+        assert isinstance(found, Found)
+        assert found.placed == MEMORIES[name].placed(found.schedule.sequence)
+        assert found.predicted_bytes == found.placed.peak_bytes <= target
+        fitting = [k.cost for k in finder.known.values() if k.placed.peak_bytes <= target]
+        assert found.schedule.cost == pytest.approx(min(fitting)) and min(fitting) < 1.6 * GRAPHS[name].base_cost
+        assert found.schedule.overhead > 0
+    assert len(asked) <= 4
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("strict", [False, True])
+def test_no_solver_is_asked_where_the_plain_step_fits(name, strict, asked):
+    found = finder_of(name).find(2 * PLAIN[name], strict=strict)
+    assert found.schedule.overhead == 0 and not asked
+
+
+@pytest.mark.parametrize("share", [0.5, 0.6, 0.7, 0.8, 0.9, 0.97])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_the_solver_is_asked_at_most_twice_for_a_question(name, share, asked):
+    finder = finder_of(name)
+    target = int(share * PLAIN[name])
+    first = finder.find(target, strict=True)
+    assert 1 <= len(asked) <= 2 and len(set(asked)) == len(asked)
+    del asked[:]
+    again = finder.find(target, strict=True)
+    assert len(asked) <= 2
+    if isinstance(first, Found):
+        assert again.schedule.cost <= first.schedule.cost * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_in_loose_order_what_is_known_is_placed_and_nothing_is_solved(name, asked):
+    finder, target = finder_of(name), int(0.85 * PLAIN[name])
+    strict = finder.find(target, strict=True)
+    del asked[:]
+    loose = finder.find(target, strict=False)
+    assert not asked
+    if isinstance(loose, Found):
+        assert loose.placed.peak_bytes <= target and loose.schedule.cost >= strict.schedule.cost * (1 - 1e-9)
+        assert loose.placed == finder.loose[loose.schedule.sequence.tobytes()]
+    else:
+        assert all(placed.peak_bytes > target for placed in finder.loose.values())
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_an_infeasible_target_names_the_least_that_is_placed(name):
+    finder, target = finder_of(name), int(0.05 * PLAIN[name])
+    error = finder.find(target, strict=True)
+    assert isinstance(error, InfeasibleBudgetError) and not error.proven and error.__traceback__ is None
+    assert MEMORIES[name].placed(error.sequence).peak_bytes == error.minimum_bytes > target
+    assert error.minimum_bytes == min(known.placed.peak_bytes for known in finder.known.values())
+    least = finder.least(error, 0, strict=True)
+    assert least.schedule.sequence.tolist() == list(error.sequence)
+    assert least.predicted_bytes == error.minimum_bytes
+
+
+def test_a_variant_claims_no_more_than_is_proved():
+    finder = finder_of("transformer")
+    finder.find(int(0.8 * PLAIN["transformer"]), strict=True)
+    solved = [known.solved for known in finder.known.values()]
+    for known in finder.known.values():
+        schedule = finder._schedule(known)
+        evaluated = evaluate(finder.graph, plan_from_sequence(finder.graph, known.sequence.tolist()))
+        assert evaluated.peak_bytes == schedule.peak_bytes
+        assert evaluated.cost == pytest.approx(schedule.cost)
+        assert schedule.lower_bound <= schedule.cost
+        if schedule.budget_bytes is not None:
+            assert schedule.peak_bytes <= schedule.budget_bytes
+        assert any(schedule is one for one in solved) or schedule.status == "feasible"
+
+
+def test_schedules_of_other_strategies_are_not_varied(asked):
+    finder = finder_of("transformer", strategy="linearized-greedy")
+    finder.find(int(0.9 * PLAIN["transformer"]), strict=True)
+    assert len(finder.known) <= 1 + len(asked)
+
+
+@pytest.mark.parametrize("placed", [False, True])
+def test_without_a_model_it_is_the_solver_that_is_asked(placed, monkeypatch):
+    """Where the job has no memory, or the model turned out to be wrong."""
+    finder = finder_of("unet", memory=not placed)
+    answers = {7: "a schedule", 3: InfeasibleBudgetError("none", 3, 5, proven=True, sequence=[0])}
+
+    def solve(graph, target, options, ledger):
+        assert graph is finder.graph and ledger is finder.ledger and options.time_limit < 6.0
+        if isinstance(answers[target], Exception):
+            raise answers[target]
+        return answers[target]
+
+    monkeypatch.setattr(finding, "solve_once", solve)
+    found = finder.find(7, strict=False, placed=placed)
+    assert found.schedule == "a schedule" and found.placed is None and not finder.known
+    error = finder.find(3, strict=True, placed=placed)
+    assert (error.minimum_bytes, error.proven, error.sequence) == (5, True, [0]) and error.__traceback__ is None
+    seeds = []
+    monkeypatch.setattr(finding, "solve_least", lambda graph, error, options, ledger: seeds.append(options.seed))
+    finder.least(error, 2, strict=True, placed=placed)
+    assert seeds == [2]
+
+
+def test_what_finds_no_room_is_not_taken():
+    """A schedule that runs out of memory by the model fits no target."""
+    finder = finder_of("unet")
+    plain = np.arange(len(finder.graph))
+    memory = SimpleNamespace(placed=lambda sequence: Placed(1, 1, out_of_memory=np.array_equal(sequence, plain)))
+    finder.job = replace(finder.job, memory=memory)
+    found = finder.find(PLAIN["unet"], strict=True)
+    assert isinstance(found, Found) and not found.placed.out_of_memory

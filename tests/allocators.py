@@ -1,6 +1,7 @@
 """Devices that measure what a test says: peaks of plans, and of steps in training.
 
-Their kernels take nothing for themselves, so what is predicted is the same on every machine.
+Their kernels take nothing for themselves, so what is predicted is the same on every machine. Their allocators have no
+model: a target is the bytes of a schedule.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ def says(monkeypatch, measure):
         return measure(job, evaluate(job.subject.graph, plan).peak_bytes, order == Strict())
 
     monkeypatch.setattr(tracing, "op_workspaces", lambda ops, **_: np.zeros(len(ops), np.int64))
-    monkeypatch.setattr(pipeline, "memory_before", lambda *_: None)  # a device that is made up has no model
     monkeypatch.setattr(run, "measure", told)
+    monkeypatch.setattr(pipeline, "memory_before", lambda *_: None)
     return calls
 
 

@@ -108,7 +108,7 @@ def test_the_model_of_a_device_is_looked_up(monkeypatch):
 # A training step, in a process of its own.
 
 TRAINED = """
-import json
+import json, time
 import keras, numpy as np, tensorflow as tf
 from checkmate_tf.device.measure import find_device
 from checkmate_tf.device.memory_map import memory_map
@@ -139,6 +139,7 @@ for reserved in (False, True):
         reserve(device, 2**28)
     step(*given)
     lies = memory_map(device)
+    time.sleep(11)  # until the thread that asked for the map has given back what it asked with
     tf.config.experimental.reset_memory_stats("CPU:0")
     recorded = record(device, lambda: step(*given))
     measured = device.peak_bytes()

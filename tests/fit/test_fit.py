@@ -43,8 +43,8 @@ def test_steps_that_differ_leave_room(monkeypatch):
     says(monkeypatch, lambda job, predicted, strict: Peak(predicted, predicted + more, 1.0))
     report = compile_quickly(make(DENSE), DENSE, verify=True, budget=peaks.at(1.8)).checkmate
     first, last = report.attempts[0], report.attempts[-1]
-    assert first.measured_bytes <= 0.98 * report.budget_bytes < first.peak.sure_bytes
-    assert report.sure_bytes == report.measured_peak_bytes + more <= 0.98 * report.budget_bytes
+    assert first.measured_bytes <= POLICY.sure * report.budget_bytes < first.peak.sure_bytes
+    assert report.sure_bytes == report.measured_peak_bytes + more <= POLICY.sure * report.budget_bytes
     assert last.predicted_bytes < first.predicted_bytes
     assert "at most" in str(report) and report.to_dict()["attempts"][0]["sure_bytes"] == first.peak.sure_bytes
 
@@ -56,7 +56,7 @@ def test_computations_out_of_order_leave_room_in_the_budget(monkeypatch):
     assert orders == [Within(int(1.15 * far.predicted_peak_bytes))]
     orders.clear()
     near = compile_quickly(make(DENSE), DENSE, verify=True, budget=0.8).checkmate
-    most = 0.98 * near.budget_bytes - 0.1 * (near.budget_bytes - near.variable_bytes - near.input_bytes)
+    most = POLICY.sure * near.budget_bytes - 0.1 * (near.budget_bytes - near.variable_bytes - near.input_bytes)
     for attempt, order in zip(near.attempts, orders, strict=True):
         loose = int(1.15 * attempt.predicted_bytes)
         assert order.bytes == pytest.approx(max(attempt.predicted_bytes, min(loose, most)), rel=0.01)
@@ -97,7 +97,7 @@ def test_strict_order_is_not_measured_where_a_plan_that_fits_costs_as_little(mon
     first, *others = report.attempts
     assert 0.02 < first.overhead < 0.1 and report.overhead == first.overhead
     assert others and not any(a.strict for a in others)
-    most = int(0.98 * report.budget_bytes)
+    most = int(POLICY.sure * report.budget_bytes)
     assert [asked for _, asked in calls] == [None] + [most] * len(others)
 
 
@@ -134,8 +134,8 @@ def test_a_larger_plan_leaves_room_for_steps_that_differ(monkeypatch):
     first, second = report.attempts[:2]
     assert first.peak.sure_bytes > first.measured_bytes == first.predicted_bytes
     room = first.peak.sure_bytes - first.predicted_bytes
-    assert second.target_bytes == int(0.98 * report.budget_bytes) - room > first.target_bytes
-    assert second.peak.sure_bytes <= 0.98 * report.budget_bytes
+    assert second.target_bytes == int(POLICY.sure * report.budget_bytes) - room > first.target_bytes
+    assert second.peak.sure_bytes <= POLICY.sure * report.budget_bytes
 
 
 def test_an_unsteady_plan_gives_way_to_strict_order(monkeypatch):

@@ -12,8 +12,6 @@ those that must have finished (see `ordering`). Four rules keep numbers, oneDNN'
 - the filter's gradient is gated on its activation, since it shares its other input with BiasAddGrad; and nothing waits
   for BiasAddGrad, which may run as late as the filter's gradient that it is fused with;
 - a loop is gated on all of its state, its counters included;
-- a product (or sum) whose reader multiplies by (or adds) a constant waits for all that it reads. Grappler moves the
-  constant into it, so that it no longer reads the dearer input, and would run long before that is there;
 - a gradient that reads no floating-point value but constants (a mask that is decoded) waits for what its node reads, or
   else the next that reads any: nothing else holds it back, and what it makes would be in memory until then. The edge
   ends at the operation itself, since nothing of that kind is fused.
@@ -36,7 +34,7 @@ import tensorflow as tf
 
 from ..errors import PlanError
 from ..plan import Plan
-from ..trace.ops import SUMS, copy_attributes, inputs_of, is_stateful
+from ..trace.ops import ELEMENTWISE, SUMS, copy_attributes, inputs_of, is_stateful
 from ..trace.order import is_gradient
 from ..trace.program import LARGE, SHAPE, SMALL, SOURCE, VIEW, Program
 from ..trace.sizes.loops import copy_functions
@@ -46,9 +44,6 @@ __all__ = ["Emission", "emit"]
 
 _FUSED_LATER = frozenset({"Pad", "PadV2", "MirrorPad", "BiasAddGrad"})
 _LOOPS = frozenset({"While", "StatelessWhile"})
-_PRODUCTS, _SUMS = ("Mul", "RealDiv"), ("Add", "AddV2", "Sub")
-_ASSOCIATIVE = dict.fromkeys(_PRODUCTS, _PRODUCTS) | dict.fromkeys(_SUMS, _SUMS)
-
 # The input on which to gate, where it is not simply the first that will do.
 _GATED_INPUT = {
     "Conv2DBackpropFilter": 0,
@@ -142,7 +137,7 @@ class Emission:
             computed.add(node)
 
     def run_strictly(self, plan: Plan) -> None:
-        """Emit all computations in one strict order, large operations of a node one by one as well."""
+        """Emit all computations in one strict order, and so the operations of a node, as far as numbers allow."""
         self.strict = True
         computed = set[int]()
         for node in plan.sequence:
@@ -173,7 +168,7 @@ class Emission:
     def _compute(self, node: int, first: bool) -> None:
         for op in self.program.nodes[node]:
             large = self.program.classes[op] == LARGE
-            gate = large and (self._held_back(op) if self.strict else self.wait > 0)
+            gate = large and (self._held_back(op, node) if self.strict else self.wait > 0)
             self._emit(op, gate=gate, late=self._late(op, node) if large else ())
             reads_large = any(self.program.classes.get(self._owner(t)) == LARGE for t in inputs_of(op))
             if (large or reads_large) and op.type not in _FUSED_LATER:
@@ -185,24 +180,22 @@ class Emission:
                 if op not in self.current:
                     self._emit(op)
 
-    def _held_back(self, op: tf.Operation) -> bool:
-        """Whether only a barrier keeps an operation from running before all that come before it; puts the barrier."""
+    def _held_back(self, op: tf.Operation, node: int) -> bool:
+        """Whether only a barrier keeps an operation from running before all that come before it; puts the barrier.
+
+        Inside of a node, an elementwise operation is left alone: Grappler rewrites it together with its neighbours.
+        """
         if self.finished:
             made = {self.maker.get(id(self.tensor(t))) for t in inputs_of(op)}
-            if made.issuperset(self.finished):
+            alone = op is self.program.nodes[node][0] or op.type not in ELEMENTWISE
+            if made.issuperset(self.finished) or not alone:
                 return False
             self.wait += 1
             self._put_barrier(self.wait)
         return self.wait > 0
 
     def _late(self, op: tf.Operation, node: int) -> list[tf.Operation]:
-        """What an operation has to wait for that might not read it: see the rules on products and on gradients.
-
-        A gradient that reads no value waits for what its node reads, or else the next.
-        """
-        if self._takes_in_constants(op):
-            read = [t for t in inputs_of(op) if self._kind(t) == LARGE]
-            return [self._watched(self.maker[id(self.tensor(t))]) for t in read]
+        """What a gradient has to wait for that reads no value: what its node reads, or else the next."""
         mine = self.program.nodes[node]
         reads = lambda t: t.dtype.is_floating and self._owner(t).type != "Const"  # noqa: E731 - a short callback
         if not is_gradient(op) or any(reads(t) or self._owner(t) in mine for t in inputs_of(op)):
@@ -213,20 +206,6 @@ class Emission:
             makers = [self.maker[id(self.current[t.op][t.value_index])] for t in read if t.op in self.current]
             nodes = sorted({user for k in nodes for user in self.program.graph.users[k]})
         return [self._watched(maker) for maker in dict.fromkeys(makers)]
-
-    def _takes_in_constants(self, op: tf.Operation) -> bool:
-        """Whether Grappler may move the constant of a reader into an operation that reads several large values."""
-        constant = lambda t: self._owner(t).type == "Const"  # noqa: E731 - a short callback
-        if op.type not in _ASSOCIATIVE or sum(self._kind(t) == LARGE for t in inputs_of(op)) < 2:
-            return False
-        readers, todo = list[tf.Operation](), [r for t in op.outputs for r in t.consumers()]
-        while todo:
-            reader = todo.pop()
-            readers.append(reader)
-            if self.program.classes.get(reader) == VIEW:
-                todo += [r for t in reader.outputs for r in t.consumers()]
-        alike = [r for r in readers if r.type in _ASSOCIATIVE[op.type]]
-        return any(constant(t) for r in alike for t in inputs_of(r))
 
     def _large_inputs(self, nodes: Sequence[int]) -> list[tf.Tensor]:
         """The large values that nodes read of others."""

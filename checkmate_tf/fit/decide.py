@@ -389,8 +389,10 @@ def _first_placed(state: State) -> Action:
         return _measure(state, cheapest, not out_of_order, state.targets[not out_of_order])
     limits = state.limits
     strict, error = max(errors.items(), key=lambda e: e[0])  # strict order, where it is ours to choose
-    if error.minimum_bytes <= min(limits.budget_bytes, int(state.policy.hope * limits.most_bytes)):
-        return _least(state, error, strict)
+    if error.proven:
+        return Refuse(error)
+    if not limits.near_limit or error.minimum_bytes <= int(state.policy.hope * limits.most_bytes):
+        return _least(state, error, strict)  # the model may be wrong: measuring decides
     needed = int(state.policy.named * error.minimum_bytes / state.policy.placed) + 1
     too_small, raised = "is too small", f"the budget to {format_bytes(needed)}"
     if limits.limited:

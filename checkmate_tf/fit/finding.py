@@ -96,6 +96,13 @@ class Finder:
         known = self._cheapest(memory, target, strict)
         if known is not None:
             return self._found(memory, known, strict)
+        for error in self.solved.values():
+            if (
+                isinstance(error, InfeasibleBudgetError)
+                and error.proven
+                and error.minimum_bytes > self.job.budget_bytes
+            ):
+                raise error
         least = self._least()
         raise InfeasibleBudgetError(
             f"no schedule was found whose values fit into {target} bytes as the device's allocator places them",

@@ -22,6 +22,7 @@ from ..errors import InfeasibleBudgetError
 from ..graph import Graph
 from ..plan import plan_from_sequence
 from ..schedule import Schedule, keep_all
+from ..strategies.search.minimum_budget import proven_minimum
 from ..strategies.search.variants import variants
 from .decide import Found, Outcome
 from .job import Job, Ledger
@@ -96,13 +97,8 @@ class Finder:
         known = self._cheapest(memory, target, strict)
         if known is not None:
             return self._found(memory, known, strict)
-        for error in self.solved.values():
-            if (
-                isinstance(error, InfeasibleBudgetError)
-                and error.proven
-                and error.minimum_bytes > self.job.budget_bytes
-            ):
-                raise error
+        if proven_minimum(self.graph)[0] > self.job.budget_bytes:
+            solve_once(self.graph, self.job.budget_bytes, self._options(), self.ledger)  # raises: it is proven
         least = self._least()
         raise InfeasibleBudgetError(
             f"no schedule was found whose values fit into {target} bytes as the device's allocator places them",

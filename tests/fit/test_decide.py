@@ -286,12 +286,15 @@ def test_both_orders_are_looked_at_and_the_cheaper_one_is_measured():
         assert measured(actions)[0].strict == strict
 
 
-def test_what_no_schedule_fits_by_the_model_is_refused_unmeasured_or_the_least_is_measured():
+def test_where_no_schedule_fits_by_the_model_the_least_is_measured_unless_that_may_run_out_of_memory():
     allocator = Allocator(0.3, 0.1)
     least = allocator.most(offer(LEAST), strict=True)
     actions, _ = carried_out(begin(limits_for(least - 1, modelled=True), TRIES), allocator, Model(allocator))
+    assert len(measured(actions)) == 1 and isinstance(actions[-1], Refuse)
+    limits = limits_for(int(0.9 * least), int(0.9 * least), modelled=True)
+    actions, _ = carried_out(begin(limits, TRIES), allocator, Model(allocator))
     assert not measured(actions) and "as the device's allocator places them" in str(actions[-1].error)
-    assert actions[-1].error.minimum_bytes == int(least / POLICY.placed) + 1
+    assert actions[-1].error.minimum_bytes == int(POLICY.named * least / POLICY.placed) + 1
     near = int(least / POLICY.sure) + 1  # above the goal by the model, and yet it may do
     actions, _ = carried_out(begin(limits_for(near, modelled=True), TRIES), allocator, Model(allocator))
     assert [a.strict for a in actions if isinstance(a, SolveLeast)] == [True]

@@ -34,10 +34,11 @@ import tensorflow as tf
 
 from ..errors import PlanError
 from ..plan import Plan
-from ..trace.ops import ELEMENTWISE, SUMS, copy_attributes, inputs_of, is_stateful
+from ..trace.ops import SUMS, copy_attributes, inputs_of, is_stateful
 from ..trace.order import is_gradient
 from ..trace.program import LARGE, SHAPE, SMALL, SOURCE, VIEW, Program
 from ..trace.sizes.loops import copy_functions
+from ..trace.trees import in_trees
 from .ordering import Order, Strict, needed_waits
 
 __all__ = ["Emission", "emit"]
@@ -112,6 +113,7 @@ class Emission:
         self.seen_from: dict[tf.Operation, tuple[int, ...]] = {}  # ids of the inputs of a view's newest copy
         self.comes_after: dict[int, int] = {}  # id of a tensor -> how many computations finish before it is made
         self.strict = False  # whether operations run one after the other; else computations may overlap
+        self.rewritten: set[tf.Operation] = set()  # if strict: what Grappler may rewrite together with its neighbours
         self.wait = 0  # how many must have finished before the computation that is being emitted; if strict: barriers
         self.barriers: dict[int, tf.Operation] = {}  # after so many computations; if strict: by number
         self.finished: dict[tf.Operation, None] = {}  # what the next barrier waits for
@@ -139,6 +141,9 @@ class Emission:
     def run_strictly(self, plan: Plan) -> None:
         """Emit all computations in one strict order, and so the operations of a node, as far as numbers allow."""
         self.strict = True
+        classes, step = self.program.classes, self.program.step
+        reads, large = (lambda op: classes[op] != SHAPE), (lambda op: classes[op] == LARGE)
+        self.rewritten = in_trees(step.operations, step.outputs, reads, large)
         computed = set[int]()
         for node in plan.sequence:
             self._compute(node, first=node not in computed)
@@ -183,11 +188,11 @@ class Emission:
     def _held_back(self, op: tf.Operation, node: int) -> bool:
         """Whether only a barrier keeps an operation from running before all that come before it; puts the barrier.
 
-        Inside of a node, an elementwise operation is left alone: Grappler rewrites it together with its neighbours.
+        Inside of a node, what Grappler may rewrite together with its neighbours is left alone.
         """
         if self.finished:
             made = {self.maker.get(id(self.tensor(t))) for t in inputs_of(op)}
-            alone = op is self.program.nodes[node][0] or op.type not in ELEMENTWISE
+            alone = op is self.program.nodes[node][0] or op not in self.rewritten
             if made.issuperset(self.finished) or not alone:
                 return False
             self.wait += 1

@@ -273,6 +273,8 @@ class State:
             targets = {}
         elif fits and peak.sure_bytes >= policy.used * limits.goal_bytes:  # a larger target is not worth a plan
             targets.pop(strict, None)
+        elif state.modelled and not fits and not strict and True in targets:  # steps out of order are hard to foresee
+            targets.pop(strict)
         else:  # as much as may be where it is measured safely
             most = limits.most_bytes if fits and not limits.near_limit else limits.goal_bytes
             predicted = action.found.predicted_bytes if state.modelled else schedule.peak_bytes

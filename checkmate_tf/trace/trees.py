@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from .ops import ELEMENTWISE, SUMS, inputs_of, view_of
 
-__all__ = ["gather_trees", "within_trees"]
+__all__ = ["gather_trees", "in_trees", "within_trees"]
 
 _KINDS = {"Add": "sum", "AddV2": "sum", "Mul": "product"}
 
@@ -53,6 +53,41 @@ def gather_trees(
     large : callable
         Whether the value of an operation is worth deciding about; others stay where they are.
     """
+    trees, terms = _trees_and_terms(operations, outputs, reads, large)
+    later = trees | terms
+    order: dict[tf.Operation, None] = {}
+    for op in operations:
+        if op in later:
+            continue
+        stack, found = [op], []
+        while stack:
+            found.append(stack.pop())
+            stack += [t.op for t in inputs_of(found[-1]) if t.op in later and t.op not in order]
+        order |= dict.fromkeys(reversed(found))
+    return list(order)
+
+
+def in_trees(
+    operations: list[tf.Operation],
+    outputs: list[tf.Tensor],
+    reads: Callable[[tf.Operation], bool],
+    large: Callable[[tf.Operation], bool],
+) -> set[tf.Operation]:
+    """What Grappler may rewrite together: operations within trees, what they alone read, and their last readers.
+
+    Arguments as for `gather_trees`.
+    """
+    inner, _ = _trees_and_terms(operations, outputs, reads, large)
+    return inner | {op for op in operations if any(t.op in inner for t in inputs_of(op))}
+
+
+def _trees_and_terms(
+    operations: list[tf.Operation],
+    outputs: list[tf.Tensor],
+    reads: Callable[[tf.Operation], bool],
+    large: Callable[[tf.Operation], bool],
+) -> tuple[set[tf.Operation], set[tf.Operation]]:
+    """What belongs to a tree or feeds one alone, and the light terms of `AddN`."""
     readers = _readers(operations, outputs, reads)
     trees: set[tf.Operation] = set()
     terms: set[tf.Operation] = set()
@@ -65,17 +100,7 @@ def gather_trees(
             trees.add(op)
         elif (mine[0] in terms or mine[0].type in SUMS) and _is_light(op, readers, large):
             terms.add(op)
-    later = trees | terms
-    order: dict[tf.Operation, None] = {}
-    for op in operations:
-        if op in later:
-            continue
-        stack, found = [op], []
-        while stack:
-            found.append(stack.pop())
-            stack += [t.op for t in inputs_of(found[-1]) if t.op in later and t.op not in order]
-        order |= dict.fromkeys(reversed(found))
-    return list(order)
+    return trees, terms
 
 
 def _is_partial(op: tf.Operation, readers: list[tf.Operation | None]) -> bool:

@@ -14,7 +14,7 @@ from checkmate_tf.emit.ordering import Strict, Within, needed_waits
 from checkmate_tf.fit.policy import Limits
 from checkmate_tf.schedule import keep_all
 from checkmate_tf.strategies import SolveOptions, solve
-from checkmate_tf.trace.ops import ELEMENTWISE, inputs_of, is_stateful
+from checkmate_tf.trace.ops import inputs_of, is_stateful
 from checkmate_tf.trace.program import LARGE
 
 pytestmark = pytest.mark.usefixtures("fresh_keras")
@@ -194,14 +194,14 @@ def _strictly(name):
 def test_in_strict_order_large_operations_run_one_after_another(name):
     """Each comes after all large ones before it, by what it reads or what it waits for.
 
-    Elementwise ones inside of a node may run with it. What is fused later may lag.
+    What Grappler may rewrite together inside of a node may run with it. What is fused later may lag.
     """
     program, schedule, emission, graph = _strictly(name)
     order, turns, free = [], Counter(), set()
     for node in schedule.plan.sequence:
         for op in program.nodes[node]:
             if program.classes[op] == LARGE:
-                if op is not program.nodes[node][0] and op.type in ELEMENTWISE:
+                if op is not program.nodes[node][0] and op in emission.rewritten:
                     free.add(len(order))
                 order.append(emission.copies[op][turns[op]])
                 turns[op] += 1

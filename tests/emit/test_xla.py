@@ -26,6 +26,7 @@ from cases import (
     vectors,
 )
 from graphs import paper_chain
+from holes import without_holes
 
 import checkmate_tf
 from checkmate_tf.device.measure import captured_variables, find_device, measure_peak
@@ -126,6 +127,7 @@ def test_memory_and_numbers_under_xla():
     variables = captured_variables(program.step.captures)
     start = [v.numpy() for v in variables]
     device, peaks, ends, left = find_device(), {}, {}, {}
+    plugs = without_holes(device)  # XLA takes one large buffer, and one that is less than twice as large would do
     for name, step in _steps(program, schedule.plan, schedule.peak_bytes).items():
         gc.collect()
         before = device.current_bytes()  # with what other tests of this process left
@@ -136,6 +138,7 @@ def test_memory_and_numbers_under_xla():
             v.assign(value)
         compiled = step.experimental_get_compiler_ir(*batch)(stage="optimized_hlo")
         left[name] = Counter(re.findall(r" (tanh|dot)\(", compiled))
+    del plugs
     assert peaks["tied"] < 0.8 * peaks["plain"]
     assert peaks["ordered"] > 0.95 * peaks["plain"]  # XLA merges: why there is another emission
     assert left["ordered"] == left["plain"]

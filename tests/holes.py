@@ -1,0 +1,20 @@
+"""The holes of an allocator, filled: what is measured then does not depend on what earlier tests left."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from checkmate_tf.allocator.bfc import FREE, state_of_chunks
+from checkmate_tf.device.memory_map import memory_map
+from checkmate_tf.device.replay import allocator_of
+
+_LEAST = 1 << 20  # bytes: what tests measure is larger
+
+
+def without_holes(device):
+    """Tensors that fill all free chunks but the largest. Hold them while something is measured."""
+    lies = memory_map(device)
+    state = state_of_chunks(allocator_of(device), lies.address, lies.size, lies.in_use)
+    free = sorted(int(size) for size in state.size[state.owner == FREE] if size >= _LEAST)
+    with tf.device(f"/{device.name}"):
+        return [tf.raw_ops.Empty(shape=[size], dtype=tf.uint8) for size in free[:-1]]

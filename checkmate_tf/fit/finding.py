@@ -37,7 +37,8 @@ _SHARES = np.linspace(0.86, 1.07, 43)  # of a schedule's bytes, that its variant
 _WORK = 25_000  # nodes times budgets: larger graphs are varied for fewer budgets
 _FEWEST = 8  # budgets
 _NEAR = 0.015  # of a schedule's bytes: a solved one as near as that is not worth solving again
-_SOLVES = 2  # for each question, at most
+_SOLVES = 3  # for each question, at most
+_LOST = 1.05  # times what is asked for: what a step takes that finds no room
 _GRAIN = 400  # parts of the budget: targets are multiples of one, so that the cache knows them again
 _TRIED = 24  # schedules that are placed out of order, for each question
 
@@ -103,7 +104,7 @@ class Finder:
         raise InfeasibleBudgetError(
             f"no schedule was found whose values fit into {target} bytes as the device's allocator places them",
             target,
-            least.placed.peak_bytes,
+            _taken(least.placed),
             proven=False,
             sequence=least.sequence.tolist(),
         )
@@ -122,7 +123,7 @@ class Finder:
                     return
             elif self.solved:
                 least = self._least()
-                asked = min(asked, self._schedule(least).peak_bytes) * target // least.placed.peak_bytes
+                asked = min(asked, self._schedule(least).peak_bytes) * target // max(target, _taken(least.placed))
             if not self._solve(memory, asked):
                 return
 
@@ -130,7 +131,7 @@ class Finder:
         """Bytes to solve for at first: as if the allocator lost as large a share as it does of the plain step."""
         values, placed = plain.solved.peak_bytes, plain.placed
         foreign = placed.asked_bytes - values
-        lost = placed.peak_bytes / max(1, placed.asked_bytes)
+        lost = _taken(placed) / max(1, placed.asked_bytes)
         return int(target / lost) - foreign
 
     def _solve(self, memory: Memory, asked: int) -> bool:
@@ -228,7 +229,7 @@ class Finder:
 
     def _least(self) -> _Known:
         """What takes the least memory."""
-        return min(self.known.values(), key=lambda k: (k.placed.out_of_memory, k.placed.peak_bytes, k.cost))
+        return min(self.known.values(), key=lambda k: (_taken(k.placed), k.cost))
 
     def _options(self) -> PlanOptions:
         """Options that leave some of the time for targets that may follow."""
@@ -237,6 +238,11 @@ class Finder:
             return options
         used, limit = self.ledger.solving_seconds, options.time_limit
         return replace(options, time_limit=used + POLICY.solve_share * max(0.0, limit - used))
+
+
+def _taken(placed: Placed) -> int:
+    """Bytes that a step takes. Where it runs out of memory, that is more than the peak up to there."""
+    return int(max(placed.peak_bytes, _LOST * placed.asked_bytes)) if placed.out_of_memory else placed.peak_bytes
 
 
 def bare(error: InfeasibleBudgetError) -> InfeasibleBudgetError:

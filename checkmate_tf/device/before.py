@@ -6,6 +6,8 @@ import gc
 import logging
 from collections.abc import Sequence
 
+import tensorflow as tf
+
 from ..allocator.bfc import state_of_chunks
 from ..allocator.memory import Memory, with_more
 from ..allocator.sequence import Kernels
@@ -15,6 +17,8 @@ from .record import NotRecorded
 from .replay import allocator_of
 
 __all__ = ["memory_before"]
+
+_UNREADABLE = (tf.errors.OpError, BufferError, TypeError, ValueError)  # a map that this TensorFlow has otherwise
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +38,7 @@ def memory_before(device: Device, kernels: Kernels, coming: Sequence[int]) -> Me
     try:
         lies = memory_map(device)
         allocator = allocator_of(device)
-    except NotRecorded as error:
+    except (NotRecorded, *_UNREADABLE) as error:
         _log.info("the allocator of %s has no model here: %s", device.name, error)
         return None
     state = state_of_chunks(allocator, lies.address, lies.size, lies.in_use)

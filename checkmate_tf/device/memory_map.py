@@ -2,7 +2,8 @@
 
 When a BFC allocator runs out of memory, it can write all of its chunks to a file. So it is asked for more than its
 limit. It writes the file at once, and then waits ten seconds for memory, as it always does. So a thread asks and waits,
-and the file is read meanwhile.
+and the file is read meanwhile. When the ten seconds are over, TensorFlow logs that memory ran out, with a summary of
+the allocator. Nothing is wrong then.
 """
 
 from __future__ import annotations

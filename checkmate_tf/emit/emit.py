@@ -45,6 +45,7 @@ __all__ = ["Emission", "emit"]
 
 _FUSED_LATER = frozenset({"Pad", "PadV2", "MirrorPad", "BiasAddGrad"})
 _LOOPS = frozenset({"While", "StatelessWhile"})
+
 # The input on which to gate, where it is not simply the first that will do.
 _GATED_INPUT = {
     "Conv2DBackpropFilter": 0,

@@ -40,7 +40,6 @@ _NEAR = 0.015  # of a schedule's bytes: a solved one as near as that is not wort
 _SOLVES = 3  # for each question, at most
 _LOST = 1.05  # times what is asked for: what a step takes that finds no room
 _GRAIN = 400  # parts of the budget: targets are multiples of one, so that the cache knows them again
-_TRIED = 24  # schedules that are placed out of order, for each question
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,8 +143,8 @@ class Finder:
         try:
             schedule = solve_once(self.graph, target, self._options(), self.ledger)
         except InfeasibleBudgetError as error:
-            self.solved[target] = bare(error)
             if error.sequence is None:
+                self.solved[target] = bare(error)
                 return False
             sequence = np.array(error.sequence, np.int64)
             schedule = Schedule(self.graph, sequence, self.job.options.strategy, budget_bytes=error.minimum_bytes)
@@ -221,7 +220,8 @@ class Finder:
         if not above:
             return replace(schedule, budget_bytes=schedule.peak_bytes, lower_bound=self.graph.base_cost)
         best = max(above, key=lambda s: s.lower_bound)
-        return replace(schedule, budget_bytes=best.budget_bytes, lower_bound=min(best.lower_bound, known.cost))
+        bound = max(self.graph.base_cost, min(best.lower_bound, known.cost))
+        return replace(schedule, budget_bytes=best.budget_bytes, lower_bound=bound)
 
     def _is_solved(self, asked: int) -> bool:
         """Whether the solver was asked for about as many bytes."""

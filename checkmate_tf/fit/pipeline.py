@@ -146,6 +146,8 @@ def plan_again(
     in_order = expected and not report.strict  # steps out of order took no more than expected so far
     strict = True in job.limits.orders and not in_order
     strict_cost = report.strict_cost
+    if job.limits.modelled:  # what came lies in the memory that the model sees, or is reserved
+        target = job.limits.first_targets(job.limits.goal_bytes)[strict]
 
     def fitted(job: Job) -> Candidate:
         job = _with_time(job, ledger)

@@ -75,8 +75,9 @@ class Plain:
         k, _, read, made = self.runs[run]
         over = made[self.given.takes_over[k]] if self.given.takes_over[k] >= 0 else None
         for copy in read if over else ():
-            whole = sum(size for _, size in self.chunks[copy])
-            if self.left[copy] == 1 and len(self.chunks[copy]) == 1 and whole == self.given.bytes[over[0]]:
+            mine = [size for _, size in self.chunks[copy]]
+            alike = sum(mine) == self.given.bytes[over[0]] and len(mine) == self.given.pieces[over[0]]
+            if self.left[copy] == 1 and alike:
                 self.chunks[over] = self.chunks.pop(copy)
                 break
         else:

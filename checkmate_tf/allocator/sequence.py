@@ -223,11 +223,12 @@ def allocated(kernels: Kernels, runs: Runs, moments: Integers) -> Any:
             taking = -1  # the copy that needs no memory of its own
             if kernels.takes_over[k] >= 0:
                 size = kernels.bytes[outputs[k] + kernels.takes_over[k]]
+                pieces = kernels.pieces[outputs[k] + kernels.takes_over[k]]
                 for e in range(runs.reads[run], runs.reads[run + 1]):
                     copy = runs.copy[e]
-                    if left[copy] == 1 and held[copy] == size and count[copy] == 1 and size > 0:
+                    if left[copy] == 1 and held[copy] == size and count[copy] == pieces and size > 0:
                         taking = makes[run] + kernels.takes_over[k]
-                        first[taking], count[taking], held[taking] = first[copy], 1, size
+                        first[taking], count[taking], held[taking] = first[copy], pieces, size
                         count[copy] = 0
                         break
             for copy in range(makes[run], makes[run + 1]):

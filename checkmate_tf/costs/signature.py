@@ -17,7 +17,7 @@ from .alone.values import StaticValues
 __all__ = ["Signer"]
 
 _MAX_LENGTH = 600
-_IGNORED = frozenset(("container", "shared_name", "parallel_iterations", "config", "config_proto", "executor_type"))
+_IGNORED = frozenset(("container", "shared_name", "config", "config_proto", "executor_type"))
 
 
 class Signer:

@@ -4,14 +4,17 @@ Each computation of a node emits its operations anew, reading the newest copies 
 its last reader and TensorFlow frees it: a deallocation needs no operation.
 
 TensorFlow would run every recomputation at once, and nothing would be saved, so computations wait by control edges for
-those that must have finished (see `ordering`). Four rules keep numbers, oneDNN's fusions and memory what they are:
+those that must have finished (see `ordering`). Five rules keep numbers, oneDNN's fusions and memory what they are:
 
 - an edge ends at a new Identity of one floating-point input, and starts at a new Identity of a result, never at the
   operations themselves: oneDNN fuses operations only if their control inputs agree (Conv2D with BiasAdd,
   Conv2DBackpropFilter with BiasAddGrad), Grappler only those without control edges;
 - the filter's gradient is gated on its activation, since it shares its other input with BiasAddGrad; and nothing waits
-  for BiasAddGrad, which may run as late as the filter's gradient that it is fused with;
+  for BiasAddGrad before the filter's gradient that it may be fused with has been emitted;
 - a loop is gated on all of its state, its counters included;
+- where Grappler computes products in another order (see `trace.products`), the inner one waits for the factor that is
+  taken from it. What must be computed as written has an edge of its own. Such an edge starts at a trigger, which no
+  optimizer removes;
 - a gradient that reads no floating-point value but constants (a mask that is decoded) waits for what its node reads, or
   else the next that reads any: nothing else holds it back, and what it makes would be in memory until then. The edge
   ends at the operation itself, since nothing of that kind is fused.
@@ -27,7 +30,8 @@ sums of two (see `trace.sums`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -36,14 +40,21 @@ from ..errors import PlanError
 from ..plan import Plan
 from ..trace.ops import SUMS, copy_attributes, inputs_of, is_stateful
 from ..trace.order import is_gradient
+from ..trace.products import Products, products_of
 from ..trace.program import LARGE, SHAPE, SMALL, SOURCE, VIEW, Program
 from ..trace.sizes.loops import copy_functions
+from ..trace.sums import grappler_sorts
 from ..trace.trees import in_trees
 from .ordering import Order, Strict, needed_waits
 
 __all__ = ["Emission", "emit"]
 
-_FUSED_LATER = frozenset({"Pad", "PadV2", "MirrorPad", "BiasAddGrad"})
+_FUSED_LATER = frozenset({"Pad", "PadV2", "MirrorPad"})
+_BIAS = "BiasAddGrad"
+_FUSED_WITH_BIAS = frozenset(
+    {"Conv2DBackpropFilter", "Conv3DBackpropFilterV2", "DepthwiseConv2dNativeBackpropFilter", "MatMul"}
+)
+_CONCATENATES = "ConcatV2"
 _LOOPS = frozenset({"While", "StatelessWhile"})
 
 # The input on which to gate, where it is not simply the first that will do.
@@ -92,6 +103,14 @@ def emit(
     return emission.outputs()
 
 
+@dataclass(frozen=True, eq=False)
+class _Unfused:
+    """A copy of BiasAddGrad, and what it may still be fused with. To wait for it now could be a cycle."""
+
+    copy: tf.Operation
+    to_come: set[tf.Operation]
+
+
 class Emission:
     """State of one emission: the newest copy of everything emitted so far."""
 
@@ -109,6 +128,8 @@ class Emission:
         planned = (program.static.tensors[id(t)].shape for t in program.step.inputs)
         full = all(t.shape.as_list() == shape.as_list() for t, shape in zip(inputs, planned, strict=True))
         self.shapes_known = full  # then Grappler sees the constants that it sees in a step traced for this batch
+        self.products = products_of(program) if grappler_sorts() else Products([], set())
+        self.factors = {p.inner: p.factor for p in self.products.pushed}
         self.current: dict[tf.Operation, list[tf.Tensor]] = {}  # outputs of the newest copy
         self.copies: dict[tf.Operation, list[tf.Operation]] = {}
         self.seen_from: dict[tf.Operation, tuple[int, ...]] = {}  # ids of the inputs of a view's newest copy
@@ -118,6 +139,8 @@ class Emission:
         self.wait = 0  # how many must have finished before the computation that is being emitted; if strict: barriers
         self.barriers: dict[int, tf.Operation] = {}  # after so many computations; if strict: by number
         self.finished: dict[tf.Operation, None] = {}  # what the next barrier waits for
+        self.unfused: dict[int, _Unfused] = {}  # id of the gradient that a BiasAddGrad has read
+        self.read: dict[tf.Operation, list[int]] = {}  # what BiasAddGrad may be fused with -> ids of its newest inputs
         self.maker: dict[int, tf.Operation] = {}  # id of a tensor -> the copy that owns its buffer
         for given, t in zip(program.step.inputs, inputs, strict=True):
             self.current[given.op] = [t]
@@ -178,13 +201,33 @@ class Emission:
             self._emit(op, gate=gate, late=self._late(op, node) if large else ())
             reads_large = any(self.program.classes.get(self._owner(t)) == LARGE for t in inputs_of(op))
             if (large or reads_large) and op.type not in _FUSED_LATER:
-                for t in inputs_of(op):  # whoever waits for this one need not wait for what it reads
-                    self.finished.pop(self.maker.get(id(self.tensor(t))), None)
-                self.finished[self.copies[op][-1]] = None
+                self._finish(op)
         if first:
             for op in self.program.shapes[node] if node < len(self.program.shapes) else ():
                 if op not in self.current:
                     self._emit(op)
+
+    def _finish(self, op: tf.Operation) -> None:
+        """Let the next barrier wait for an operation that was emitted, and so not for what it reads."""
+        read = [self.tensor(t) for t in inputs_of(op)]
+        copy = self.copies[op][-1]
+        if op.type == _BIAS:
+            partners = {p for p in inputs_of(op)[0].consumers() if p.type in _FUSED_WITH_BIAS}
+            to_come = {p for p in partners if id(read[0]) not in self.read.get(p, ())}
+            if to_come:
+                self.unfused[id(read[0])] = _Unfused(copy, to_come)
+                return
+        for t in read:
+            self.finished.pop(self.maker.get(id(t)), None)
+        self.finished[copy] = None
+        if op.type in _FUSED_WITH_BIAS:
+            self.read[op] = [id(t) for t in read]
+            for t in read:
+                bias = self.unfused.get(id(t))
+                if bias is not None:
+                    bias.to_come.discard(op)
+                    if not bias.to_come:
+                        self.finished[self.unfused.pop(id(t)).copy] = None
 
     def _held_back(self, op: tf.Operation, node: int) -> bool:
         """Whether only a barrier keeps an operation from running before all that come before it; puts the barrier.
@@ -242,10 +285,13 @@ class Emission:
         if self.shapes_known and self.program.classes.get(op) == SHAPE and self._emit_known(op):
             return
         inputs = [self.tensor(t) for t in inputs_of(op)]
+        if op.type == _CONCATENATES:
+            self._keep_apart(inputs)
         controls = [copy for c in self.program.step.controls_of(op) for copy in self._control(c)]
         if self.checks and is_stateful(op):
             controls += self.checks
         controls += late
+        controls += self._keep_order(op, inputs)
         waits = [self.comes_after.get(id(t), 0) for t in inputs]
         after = max(waits, default=0)
         begins = min(waits, default=0) if op.type in _LOOPS else after  # a loop with whatever is there first
@@ -287,6 +333,40 @@ class Emission:
         self.maker |= {id(t): t.op for t in copies}
         self.copies.setdefault(op, []).extend(t.op for t in copies)
         return True
+
+    def _keep_order(self, op: tf.Operation, inputs: list[tf.Tensor]) -> list[tf.Operation]:
+        """Hold a product back that Grappler may compute in another order, and so earlier.
+
+        Returns
+        -------
+        list of tf.Operation
+            What the product itself has to wait for, so that it is computed as written.
+        """
+        makers = {k: m for k, t in enumerate(inputs) if (m := self.maker.get(id(t))) is not None and m.type != "Const"}
+        if op in self.products.as_written and makers:
+            return [self._put_trigger(makers.values())]
+        factor = self.factors.get(op)
+        for k, t in enumerate(inputs_of(op)):
+            if factor is not None and self.program.source_of(t) is factor and k in makers:
+                trigger = self._put_trigger([makers[k]])
+                with self.graph.control_dependencies([trigger]), self.graph.device(op.device or None):
+                    inputs[k] = tf.identity(inputs[k], name="checkmate/gate")
+        return []
+
+    def _put_trigger(self, behind: Iterable[tf.Operation]) -> tf.Operation:
+        """Something that runs when these have run, and that no optimizer removes."""
+        with self.graph.control_dependencies([self._watched(op) for op in behind]):
+            return tf.raw_ops.ControlTrigger(name="checkmate/trigger")
+
+    def _keep_apart(self, inputs: list[tf.Tensor]) -> None:
+        """Keep Grappler from joining a concatenation with one that it alone reads: a plan counts both.
+
+        It joins them if they name the same axis. So this one counts its axis from the other end.
+        """
+        axis, rank = tf.get_static_value(inputs[-1]), inputs[0].shape.rank
+        read = [m for t in inputs[:-1] if (m := self.maker.get(id(t))) is not None and m.type == _CONCATENATES]
+        if axis is not None and rank and any(tf.get_static_value(m.inputs[-1]) == axis for m in read):
+            inputs[-1] = tf.constant(axis - rank if axis >= 0 else axis + rank, inputs[-1].dtype)
 
     def _control(self, op: tf.Operation) -> list[tf.Operation]:
         """All copies of an operation that another one must come after."""

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from ..allocator.sequence import Kernels
 from .ops import ELEMENTWISE, inputs_of
+from .products import products_of
 from .program import Program
+from .sums import grappler_sorts
 
 __all__ = ["constants_of", "kernels_of"]
 
@@ -21,7 +23,6 @@ _TAKES_OVER = dict.fromkeys(ELEMENTWISE | {"Select", "SelectV2", "LogicalAnd", "
 }
 
 _LEAST_CONSTANT = 1 << 14  # bytes: smaller ones are many, and lie anywhere
-_ELEMENT = 4  # bytes of a number in a list
 
 
 def constants_of(program: Program) -> list[int]:
@@ -34,8 +35,11 @@ def kernels_of(program: Program) -> Kernels:
     """The operations of a program's nodes, as arrays.
 
     Views are no operations here: they share the memory of what they look at. So are shape operations, whose values
-    are a few bytes.
+    are a few bytes. Where Grappler is on, a constant factor is where Grappler will put it (see `products`).
     """
+    pushed = products_of(program).pushed if grappler_sorts() else []
+    without = {p.inner: id(p.factor) for p in pushed}
+    beside = {p.outer: id(p.factor) for p in pushed}
     buffers: dict[int, int] = {}  # id of a traced tensor -> buffer
     sizes: list[int] = []
     pieces: list[int] = []
@@ -47,6 +51,8 @@ def kernels_of(program: Program) -> Kernels:
     for node in program.nodes:
         for op in node:
             mine = dict.fromkeys(id(program.source_of(t)) for t in inputs_of(op))
+            mine.pop(without.get(op, 0), None)
+            mine |= {beside[op]: None} if op in beside else {}
             read += [buffers[key] for key in mine if key in buffers]
             reads.append(len(read))
             for t in op.outputs:
@@ -57,7 +63,8 @@ def kernels_of(program: Program) -> Kernels:
                 pieces.append(max(1, round(size / element)) if element else 1)
             elements = [e for t in (*op.inputs, *op.outputs) if (e := _element_bytes(program, t))]
             outputs.append(len(sizes))
-            takes_over.append(_TAKES_OVER.get(op.type, -1))
+            passed_on = program.static.passed_on.get(op)
+            takes_over.append(min(passed_on) if passed_on else _TAKES_OVER.get(op.type, -1))
             scratch.append(program.scratch.get(op, 0))
             scratch_pieces.append(max(1, round(scratch[-1] / max(elements))) if elements else 1)
         operations.append(len(takes_over))
@@ -89,8 +96,10 @@ def _bytes_of(program: Program, t: tf.Tensor) -> int:
 
 def _element_bytes(program: Program, t: tf.Tensor) -> int:
     """Bytes of an element of a list; 0 if it is no list, or that is not known."""
-    shape = program.static.elements.get(id(t)) if t.dtype == tf.variant else None
-    return (shape.num_elements() or 0) * _ELEMENT if shape is not None and shape.is_fully_defined() else 0
+    element = program.static.elements.get(id(t)) if t.dtype == tf.variant else None
+    if element is None or not element.shape.is_fully_defined():
+        return 0
+    return int(element.shape.num_elements() * element.dtype.size)
 
 
 def _integers(values: Iterable[int]) -> NDArray[np.int64]:

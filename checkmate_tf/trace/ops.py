@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
 
 __all__ = [
     "ELEMENTWISE",
@@ -74,11 +75,16 @@ ELEMENTWISE = frozenset(
 
 
 _DROPPED_ATTRIBUTES = ("_class", "_output_shapes")
+_ROUNDS = "parallel_iterations"
+_MOST_ROUNDS = 2  # of a loop at once: with Keras's 32, as many gradients of the weights wait in memory to be added up
 
 
 def copy_attributes(op: tf.Operation) -> dict:
-    """Attributes for a copy of the operation in another graph."""
-    return {k: v for k, v in op.node_def.attr.items() if k not in _DROPPED_ATTRIBUTES}
+    """Attributes for a copy of the operation in another graph. Of a loop, no more than two rounds overlap there."""
+    attributes = {k: v for k, v in op.node_def.attr.items() if k not in _DROPPED_ATTRIBUTES}
+    if _ROUNDS in attributes and attributes[_ROUNDS].i > _MOST_ROUNDS:
+        attributes[_ROUNDS] = attr_value_pb2.AttrValue(i=_MOST_ROUNDS)
+    return attributes
 
 
 def inputs_of(op: tf.Operation) -> list[tf.Tensor]:

@@ -102,7 +102,10 @@ def test_copies_equal_their_originals(name):
     for op, copies in emission.copies.items():
         for copy in copies:
             assert copy.type == op.type
-            assert _attributes(copy) == _attributes(op)
+            mine, theirs = _attributes(copy), _attributes(op)
+            if "parallel_iterations" in mine:  # fewer rounds of a loop overlap, so that less waits in memory
+                assert mine.pop("parallel_iterations").i == 2 < theirs.pop("parallel_iterations").i
+            assert mine == theirs
             assert [t.dtype for t in copy.outputs] == [t.dtype for t in op.outputs]
             assert len(copy.inputs) == len(inputs_of(op))
 

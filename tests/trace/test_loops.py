@@ -16,6 +16,7 @@ pytestmark = pytest.mark.usefixtures("fresh_keras")
 
 STEPS, BATCH, UNITS, FEATURES = 6, 8, 5, 4
 STATE = STEPS * BATCH * UNITS * 4  # bytes of one state kept at each step
+INPUT = STEPS * BATCH * FEATURES * 4  # bytes of what is read, kept at each step
 
 
 def _static(step):
@@ -41,22 +42,57 @@ def _recurrent(layer):
 
 
 def test_lists_of_an_lstm():
-    """Its gradient needs three gates, the candidate, the cell, its tanh and the output: seven states a step."""
+    """Its gradient needs three gates, the candidate, the cell, its tanh and the output: seven states, and the input."""
     step = _recurrent(keras.layers.LSTM(UNITS, return_sequences=True))
-    assert _list_bytes(step, _static(step)) == [STATE] * 7
+    assert sorted(_list_bytes(step, _static(step))) == [INPUT, *[STATE] * 7]
 
 
 def test_lists_of_a_simple_cell():
-    """tanh needs its own output, which is the result as well, and the next step's input: one state a step."""
+    """tanh needs its own output, which is the result as well, and the next step's state: one state, and the input."""
     step = _recurrent(keras.layers.SimpleRNN(UNITS, return_sequences=True))
-    assert _list_bytes(step, _static(step)) == [STATE]
+    assert sorted(_list_bytes(step, _static(step))) == [INPUT, STATE]
+
+
+def test_what_several_lists_hold_is_counted_with_the_one_that_is_read_last():
+    """The result of a recurrent layer and the list for its gradient hold the same tensors. The gradient comes later."""
+    step = _recurrent(keras.layers.SimpleRNN(UNITS, return_sequences=True))
+    static = _static(step)
+    (loop,) = [op for op in step.operations if "While" in op.type and "gradient_tape" not in op.name]
+    (kept,) = [t for t in loop.outputs if t.dtype == tf.variant and static.bytes_of(t) == STATE]
+    assert any("gradient_tape" in reader.name for reader in kept.consumers())
+
+
+def test_elements_that_a_loop_passes_on_are_those_of_the_list_that_it_was_given():
+    step = _recurrent(keras.layers.SimpleRNN(UNITS, return_sequences=True))
+    static = _static(step)
+    (loop,) = [op for op in step.operations if "While" in op.type and "gradient_tape" not in op.name]
+    assert [static.bytes_of(loop.outputs[k]) for k in static.passed_on[loop]] == [INPUT]
+
+
+def test_zeros_like_a_list_take_memory_of_their_own():
+    """What they are like shares its elements with another list, and counts as nothing."""
+
+    def step(data):
+        w = tf.ones((FEATURES, FEATURES))
+        with tf.GradientTape() as tape:
+            tape.watch(w)
+            _, h, array = _loop(data, lambda i, h: tf.tanh(h @ w), keep=True)
+            loss = tf.reduce_sum(h)  # nothing reads the array: its gradient is zeros
+        return loss, tape.gradient(loss, w), array.stack()
+
+    traced = trace_step(step, tf.TensorSpec([None, STEPS, FEATURES]))
+    static = _static(traced)
+    zeros = [op.outputs[0] for op in traced.operations if op.type == "ZerosLike" and op.outputs[0].dtype == tf.variant]
+    assert [static.bytes_of(t) for t in zeros] == [INPUT]
+    (element,) = [static.elements[id(t)] for t in zeros]
+    assert element == tf.TensorSpec((BATCH, FEATURES), tf.float32)
 
 
 @pytest.mark.parametrize("batch", [1, 32])
 def test_lists_grow_with_the_batch(batch, monkeypatch):
     monkeypatch.setitem(globals(), "BATCH", batch)
     step = _recurrent(keras.layers.SimpleRNN(UNITS, return_sequences=True))
-    assert _list_bytes(step, _static(step)) == [STEPS * batch * UNITS * 4]
+    assert sorted(_list_bytes(step, _static(step))) == [STEPS * batch * FEATURES * 4, STEPS * batch * UNITS * 4]
 
 
 def _loop(x, body, keep):

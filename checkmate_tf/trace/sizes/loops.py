@@ -15,11 +15,21 @@ from tensorflow.python.framework import function_def_to_graph
 
 from ..ops import view_of
 
-__all__ = ["PUSHES", "copy_functions", "function_graph", "list_sizes", "root_of", "step_of", "trip_count"]
+__all__ = [
+    "PUSHES",
+    "copy_functions",
+    "function_graph",
+    "list_sizes",
+    "pushes_back",
+    "root_of",
+    "step_of",
+    "trip_count",
+]
 
 # Operations that add a tensor to a list, and which input it is.
 PUSHES = {"TensorListPushBack": 1, "TensorListSetItem": 2}
 
+_TAKES_ELEMENT = "TensorListGetItem"
 _COMPARISONS = frozenset({"Less", "LessEqual", "Greater", "GreaterEqual"})
 
 
@@ -41,8 +51,13 @@ def copy_functions(source: tf.Graph, target: tf.Graph) -> None:
             target._add_function(function)
 
 
-def list_sizes(body: tf.Graph, bytes_of: Callable[[tf.Tensor], int | None], iterations: int | None) -> list[int | None]:
-    """Bytes that a loop itself puts into each of the lists it returns.
+def list_sizes(
+    body: tf.Graph,
+    bytes_of: Callable[[tf.Tensor], int | None],
+    iterations: int | None,
+    last_read: Sequence[int] | None = None,
+) -> tuple[list[int | None], set[int]]:
+    """Bytes that a loop keeps in each of the lists it returns.
 
     Parameters
     ----------
@@ -51,30 +66,43 @@ def list_sizes(body: tf.Graph, bytes_of: Callable[[tf.Tensor], int | None], iter
         Bytes of a tensor of the body; None if they are not known.
     iterations : int or None
         None if not known.
+    last_read : sequence of int, optional
+        When each output of the loop is read for the last time. A tensor that several lists hold is counted with the
+        one that is read last; by default, with the first.
 
     Returns
     -------
     list of int or None
-        For each output of the body. 0 for what is no list, None where the size cannot be known. A tensor that several
-        lists hold is counted with the first.
+        For each output of the body. 0 for what is no list, None where the size cannot be known.
+    set of int
+        Outputs whose elements are those of a list that the loop was given: they outlive that list.
     """
     position = {id(t): k for k, t in enumerate(body.inputs)}
     counted: set[int] = set()
-    sizes: list[int | None] = []
-    for result in body.outputs:
-        total: int | None = 0
-        for pushed in _pushed(result):
+    sizes: list[int | None] = [0] * len(body.outputs)
+    passed_on: set[int] = set()
+    latest_first = sorted(range(len(sizes)), key=lambda k: -(last_read[k] if last_read else 0))
+    for k in latest_first:
+        for pushed in _pushed(body.outputs[k]):
             origin = _origin(pushed, body, position)
             if origin is None or id(origin) in counted:
                 continue
             counted.add(id(origin))
-            size = bytes_of(origin)
-            if size is None or iterations is None or total is None:
-                total = None
-            else:
-                total += size * iterations
-        sizes.append(total)
-    return sizes
+            if origin.op.type == _TAKES_ELEMENT:
+                passed_on.add(k)
+            size, total = bytes_of(origin), sizes[k]
+            sizes[k] = None if size is None or iterations is None or total is None else total + size * iterations
+    return sizes, passed_on
+
+
+def pushes_back(result: tf.Tensor) -> int:
+    """How many tensors the body of a loop appends to a list that it returns."""
+    count = 0
+    t = root_of(result)
+    while t.op.type in PUSHES:
+        count += t.op.type == "TensorListPushBack"
+        t = root_of(t.op.inputs[0])
+    return count
 
 
 def trip_count(condition: tf.Graph, body: tf.Graph, known: Sequence[np.ndarray | None]) -> int | None:
@@ -137,10 +165,10 @@ def _pushed(result: tf.Tensor) -> list[tf.Tensor]:
 
 
 def _origin(t: tf.Tensor, body: tf.Graph, position: dict[int, int]) -> tf.Tensor | None:
-    """The tensor of the body that owns the buffer of `t`; None if it was made outside."""
+    """The tensor of the body that owns the buffer of `t`; None if it was made outside, and is no element of a list."""
     for _ in range(len(body.inputs) + 1):
         t = root_of(t)
-        if t.op.type in ("ReadVariableOp", "Const", "TensorListGetItem"):
+        if t.op.type in ("ReadVariableOp", "Const"):
             return None
         k = position.get(id(t))
         if k is None:

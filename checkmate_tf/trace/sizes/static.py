@@ -20,7 +20,7 @@ from ...errors import TraceError
 from ..ops import ELEMENTWISE, copy_attributes, inputs_of, is_stateful
 from ..order import topological
 from ..step import TracedStep
-from .loops import copy_functions, function_graph, list_sizes, root_of, step_of, trip_count
+from .loops import copy_functions, function_graph, list_sizes, pushes_back, root_of, step_of, trip_count
 from .shapes import inferred_shape
 from .variants import Variants, bytes_of, largest
 
@@ -42,14 +42,16 @@ class StaticStep:
     tensors : dict from id(traced tensor) to the scratch tensor
     list_bytes : dict from id(traced tensor) to int
         Bytes that variants hold: tensor lists and optionals. One that is missing has an unknown size.
-    elements : dict from id(traced tensor) to the shape of a list's elements, where it is known
+    elements : dict from id(traced tensor) to what a list's elements look like, where it is known
+    passed_on : dict from a traced loop to those of its outputs that are lists of what a given list holds
     """
 
     graph: tf.Graph
     operations: Mapping[tf.Operation, tf.Operation]
     tensors: Mapping[int, tf.Tensor]
     list_bytes: Mapping[int, int]
-    elements: Mapping[int, tf.TensorShape] = field(default_factory=dict)
+    elements: Mapping[int, tf.TensorSpec] = field(default_factory=dict)
+    passed_on: Mapping[tf.Operation, set[int]] = field(default_factory=dict)
 
     def bytes_of(self, t: tf.Tensor) -> int | None:
         """Bytes of a traced tensor for the static batch; None if they cannot be known."""
@@ -80,8 +82,10 @@ def with_static_batch(step: TracedStep, shapes: list[tf.TensorShape]) -> StaticS
         for op in step.operations:
             if op not in emitter.operations:
                 emitter.emit(op)
-    variants = emitter.variants
-    return StaticStep(graph, emitter.operations, emitter.tensors, variants.list_bytes, variants.elements)
+    variants, passed_on = emitter.variants, emitter.passed_on
+    return StaticStep(
+        graph, emitter.operations, emitter.tensors, variants.list_bytes, variants.elements, passed_on
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,8 @@ class _Emitter:
         Values that shapes alone decide.
     variants : Variants
         What lists and optionals hold.
+    passed_on
+        As `StaticStep`.
     bound : bool
         A size that data decides is taken at its largest.
     """
@@ -108,6 +114,7 @@ class _Emitter:
     known: dict[int, np.ndarray]
     variants: Variants
     bound: bool = False
+    passed_on: dict[tf.Operation, set[int]] = field(default_factory=dict)
 
     def place(self, t: tf.Tensor, copy: tf.Tensor) -> None:
         self.tensors[id(t)] = copy
@@ -218,9 +225,14 @@ class _Emitter:
                 self.known[id(op.outputs[0])] = start[0] + np.array(iterations, start[0].dtype)
         inner = self._inside(op, body, inputs_of(op), once=False)
         left = inner.results(body)
-        sizes = list_sizes(body, inner.variants.bytes_of, iterations)
+        created = {o: k for k, o in enumerate(op.graph.get_operations())}
+        last_read = [max((created.get(reader, 0) for reader in t.consumers()), default=-1) for t in op.outputs]
+        sizes, passed_on = list_sizes(body, inner.variants.bytes_of, iterations, last_read)
+        self.passed_on[op] = passed_on
+        pushes = [pushes_back(t) for t in body.outputs]
         attribute = attr_value_pb2.AttrValue()
-        for outer, t, copy, result, size in zip(inputs_of(op), body.outputs, left, op.outputs, sizes, strict=True):
+        results = zip(inputs_of(op), body.outputs, left, op.outputs, sizes, pushes, strict=True)
+        for outer, t, copy, result, size, pushed in results:
             entry = self.tensors[id(outer)].shape
             stable = entry if copy.shape.is_compatible_with(entry) else result.shape
             attribute.list.shape.append(stable.as_proto())
@@ -229,6 +241,9 @@ class _Emitter:
                     self.variants.list_bytes[id(result)] = size
                 if id(t) in inner.variants.elements:
                     self.variants.elements[id(result)] = inner.variants.elements[id(t)]
+                before = self.variants.lengths.get(id(outer))
+                if before is not None and (iterations is not None or not pushed):
+                    self.variants.lengths[id(result)] = before + pushed * (iterations or 0)
         return attribute
 
 

@@ -23,7 +23,8 @@ class Held:
 
     shape: tf.TensorShape
     bytes: int | None
-    element: tf.TensorShape | None
+    element: tf.TensorSpec | None
+    length: int | None
     held: tuple[Held, ...]
 
 
@@ -35,13 +36,15 @@ class Variants:
     ----------
     tensors : dict from id(traced tensor) to its copy with static shapes
     list_bytes : dict to bytes, where they are known
-    elements : dict to the shape of a list's elements
+    elements : dict to what a list's elements look like
+    lengths : dict to how many they are
     held : dict to what an optional may hold: one thing for each branch of the conditional that made it
     """
 
     tensors: Mapping[int, tf.Tensor]
     list_bytes: dict[int, int] = field(default_factory=dict)
-    elements: dict[int, tf.TensorShape] = field(default_factory=dict)
+    elements: dict[int, tf.TensorSpec] = field(default_factory=dict)
+    lengths: dict[int, int] = field(default_factory=dict)
     held: dict[int, tuple[Held, ...]] = field(default_factory=dict)
 
     def bytes_of(self, t: tf.Tensor) -> int | None:
@@ -51,25 +54,30 @@ class Variants:
     def of(self, t: tf.Tensor) -> Held:
         """All that is known of a traced tensor."""
         key = id(t)
-        return Held(self.tensors[key].shape, self.bytes_of(t), self.elements.get(key), self.held.get(key, ()))
+        shape, element, length = self.tensors[key].shape, self.elements.get(key), self.lengths.get(key)
+        return Held(shape, self.bytes_of(t), element, length, self.held.get(key, ()))
 
     def note(self, t: tf.Tensor, found: Sequence[Held]) -> None:
         """Note that a variant holds one of these: it is counted as the largest."""
         sizes = [h.bytes for h in found if h.bytes is not None]
         if sizes and len(sizes) == len(found):
             self.list_bytes[id(t)] = max(sizes)
-        shapes = [h.element for h in found if h.element is not None]
-        if shapes and (shape := largest(shapes)) is not None:
-            self.elements[id(t)] = shape
+        elements = [h.element for h in found if h.element is not None]
+        if elements and (shape := largest([e.shape for e in elements])) is not None:
+            self.elements[id(t)] = tf.TensorSpec(shape, elements[0].dtype)
+        lengths = {h.length for h in found}
+        if len(lengths) == 1 and (length := lengths.pop()) is not None:
+            self.lengths[id(t)] = length
         self.held[id(t)] = tuple(inner for h in found for inner in h.held)
 
     def copy(self, source: tf.Tensor, target: tf.Tensor, within: Variants | None = None, values: bool = True) -> None:
         """Note of `target` all that is known of `source`; within a function, in the notes given as `within`."""
         to = within or self
-        if id(source) in self.list_bytes:
-            to.list_bytes[id(target)] = self.list_bytes[id(source)]
-        if id(source) in self.elements:
-            to.elements[id(target)] = self.elements[id(source)]
+        for mine, others in ((self.list_bytes, to.list_bytes), (self.elements, to.elements)):
+            if id(source) in mine:
+                others[id(target)] = mine[id(source)]
+        if values and id(source) in self.lengths:
+            to.lengths[id(target)] = self.lengths[id(source)]
         if values and id(source) in self.held:
             to.held[id(target)] = self.held[id(source)]
 
@@ -78,17 +86,23 @@ class Variants:
         result = op.outputs[0] if op.outputs else None
         if op.type in ("EmptyTensorList", "TensorListReserve"):
             self.list_bytes[id(result)] = 0
+            count = 0 if op.type == "EmptyTensorList" else tf.get_static_value(self.tensors[id(inputs_of(op)[1])])
+            if count is not None:
+                self.lengths[id(result)] = int(count)
         elif op.type == "TensorListFromTensor":
             shape = self.tensors[id(inputs_of(op)[0])].shape
             if shape.is_fully_defined():
                 self.list_bytes[id(result)] = shape.num_elements() * op.inputs[0].dtype.size
-                self.elements[id(result)] = shape[1:]
+                self.elements[id(result)] = tf.TensorSpec(shape[1:], op.inputs[0].dtype)
+                self.lengths[id(result)] = shape[0]
         elif op.type in PUSHES:
             self._push(op)
         elif op.type in ("TensorListGetItem", "TensorListPopBack", "TensorListStack"):
             self._take(op)
         elif op.type in ("Identity", "ZerosLike") and op.outputs[0].dtype == tf.variant:
             self.copy(inputs_of(op)[0], op.outputs[0])
+            if op.type == "ZerosLike":
+                self._zeros(op)
         elif op.type == "OptionalNone":
             self.list_bytes[id(result)], self.held[id(result)] = 0, ()
         elif op.type == "OptionalFromValue" and len(op.inputs) == 1:
@@ -101,17 +115,27 @@ class Variants:
 
     def _push(self, op: tf.Operation) -> None:
         before, pushed = inputs_of(op)[0], inputs_of(op)[PUSHES[op.type]]
-        self.elements[id(op.outputs[0])] = self.tensors[id(pushed)].shape
+        self.elements[id(op.outputs[0])] = tf.TensorSpec(self.tensors[id(pushed)].shape, pushed.dtype)
+        if id(before) in self.lengths:
+            self.lengths[id(op.outputs[0])] = self.lengths[id(before)] + (op.type == "TensorListPushBack")
         earlier, more = self.list_bytes.get(id(before)), self.bytes_of(pushed)
         if earlier is not None and more is not None:  # outside of a loop, whose lists count by the distinct tensors
             self.list_bytes[id(op.outputs[0])] = earlier + more
+
+    def _zeros(self, op: tf.Operation) -> None:
+        """Note what a list of zeros takes: each is a tensor of its own, while lists may share those that it is like."""
+        key = id(op.outputs[0])
+        element, length = self.elements.get(key), self.lengths.get(key)
+        if element is not None and length is not None and element.shape.is_fully_defined():
+            self.list_bytes[key] = length * element.shape.num_elements() * element.dtype.size
 
     def _take(self, op: tf.Operation) -> None:
         element, result = self.elements.get(id(inputs_of(op)[0])), op.outputs[-1]
         if element is None:
             return
         copy = self.tensors[id(result)]
-        copy.set_shape(copy.shape[:1].concatenate(element) if op.type == "TensorListStack" else element)
+        shape = element.shape
+        copy.set_shape(copy.shape[:1].concatenate(shape) if op.type == "TensorListStack" else shape)
         if op.type == "TensorListPopBack":
             self.elements[id(op.outputs[0])] = element
 

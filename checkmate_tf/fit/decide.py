@@ -391,11 +391,13 @@ def _first_placed(state: State) -> Action:
         return _measure(state, cheapest, not out_of_order, state.targets[not out_of_order])
     limits = state.limits
     strict, error = max(errors.items(), key=lambda e: e[0])  # strict order, where it is ours to choose
-    if error.proven:
-        return Refuse(error)
-    if not limits.near_limit or error.minimum_bytes <= int(state.policy.hope * limits.most_bytes):
+    hope = not limits.near_limit or error.minimum_bytes <= int(state.policy.hope * limits.most_bytes)
+    if hope and not error.proven:
         return _least(state, error, strict)  # the model may be wrong: measuring decides
     needed = int(state.policy.named * error.minimum_bytes / state.policy.placed) + 1
+    if error.proven:
+        text = f"{error}; as the device's allocator places values, the least known to do is {format_bytes(needed)}"
+        return Refuse(InfeasibleBudgetError(text, limits.budget_bytes, needed, proven=True))
     too_small, raised = "is too small", f"the budget to {format_bytes(needed)}"
     if limits.limited:
         too_small = f"comes too near the allocator's limit of {format_bytes(limits.device_bytes)}"
@@ -491,7 +493,7 @@ def _end(state: State) -> Action:
     if state.best is not None:
         return Done(replace(state.best, strict_cost=state.strict_cost))
     limits = state.limits
-    least = int((_least_sure(state) or limits.budget_bytes) / state.policy.sure) + 1
+    least = int(state.policy.named * (_least_sure(state) or limits.budget_bytes) / state.policy.sure) + 1
     hard, what = "", "the budget to that"
     if limits.limited:
         hard = f", too near its limit of {format_bytes(limits.device_bytes)}, some of which it loses to pieces"

@@ -97,16 +97,15 @@ class Finder:
         known = self._cheapest(memory, target, strict)
         if known is not None:
             return self._found(memory, known, strict)
-        if proven_minimum(self.graph)[0] > self.job.budget_bytes:
-            solve_once(self.graph, self.job.budget_bytes, self._options(), self.ledger)  # raises: it is proven
+        reason = f"no schedule was found whose values fit into {target} bytes as the device's allocator places them"
+        proven = proven_minimum(self.graph)[0] > self.job.budget_bytes
+        if proven:
+            try:
+                solve_once(self.graph, self.job.budget_bytes, self._options(), self.ledger)
+            except InfeasibleBudgetError as error:
+                reason = str(error)
         least = self._least()
-        raise InfeasibleBudgetError(
-            f"no schedule was found whose values fit into {target} bytes as the device's allocator places them",
-            target,
-            _taken(least.placed),
-            proven=False,
-            sequence=least.sequence.tolist(),
-        )
+        raise InfeasibleBudgetError(reason, target, _taken(least.placed), proven, least.sequence.tolist())
 
     def _solve_for(self, memory: Memory, target: int) -> None:
         """Ask the solver until the cheapest schedule that fits, in strict order, is one of about as many bytes."""
@@ -140,14 +139,10 @@ class Finder:
         if target in self.solved:
             return False
         before = len(self.known)
-        try:
-            schedule = solve_once(self.graph, target, self._options(), self.ledger)
-        except InfeasibleBudgetError as error:
-            if error.sequence is None:
-                self.solved[target] = bare(error)
-                return False
-            sequence = np.array(error.sequence, np.int64)
-            schedule = Schedule(self.graph, sequence, self.job.options.strategy, budget_bytes=error.minimum_bytes)
+        schedule = self._solved(target)
+        if isinstance(schedule, InfeasibleBudgetError):
+            self.solved[target] = schedule
+            return False
         self.solved[target] = schedule
         self._add(memory, schedule)
         if self.job.options.strategy == _VARIED:
@@ -155,6 +150,17 @@ class Finder:
                 for sequence in self._variants(schedule):
                     self._add(memory, schedule, sequence)
         return len(self.known) > before
+
+    def _solved(self, target: int, again: bool = True) -> Schedule | InfeasibleBudgetError:
+        """A schedule for so many bytes, or else for the least that is known; the error if there is none."""
+        try:
+            return solve_once(self.graph, target, self._options(), self.ledger)
+        except InfeasibleBudgetError as error:
+            if error.sequence is not None:
+                sequence = np.array(error.sequence, np.int64)
+                return Schedule(self.graph, sequence, self.job.options.strategy, budget_bytes=error.minimum_bytes)
+            more = again and error.minimum_bytes > target
+            return self._solved(error.minimum_bytes, again=False) if more else bare(error)
 
     def _variants(self, schedule: Schedule) -> Iterator[NDArray[np.int64]]:
         count = max(_FEWEST, min(len(_SHARES), _WORK // max(1, len(self.graph))))

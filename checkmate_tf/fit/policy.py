@@ -94,7 +94,7 @@ class FitPolicy:
     placed_loose: float = 0.92
     wrong: float = 0.2
     wrong_loose: float = 0.25
-    named: float = 1.02
+    named: float = 1.05
     hope: float = 1.01
     sure: float = 0.985
     waste: float = 0.25

@@ -24,11 +24,11 @@ from ..plan import plan_from_sequence
 from ..schedule import Schedule, keep_all
 from ..strategies.search.minimum_budget import proven_minimum
 from ..strategies.search.variants import variants
-from .decide import Found, Outcome
 from .job import Job, Ledger
 from .options import PlanOptions
 from .policy import POLICY
 from .solving import solve_least, solve_once
+from .state import Found, Outcome
 
 __all__ = ["Finder", "bare"]
 

@@ -21,13 +21,13 @@ from ..graph import Graph
 from ..schedule import Schedule, keep_all
 from ..trace.kernels import constants_of, kernels_of
 from ..units import Budget
-from .decide import Candidate, expected_cost
 from .job import Job, Ledger, Subject
 from .options import PlanOptions
 from .planned import Known, PlannedStep, first_report, report_again, same_graph
 from .policy import POLICY
 from .run import NotMeasurable, fit, fit_given
 from .solving import solve_once
+from .state import Candidate, expected_cost
 from .subjects.encodings import choose_encodings
 from .subjects.tracing import Tracing
 

@@ -19,8 +19,8 @@ from ..report import Report
 from ..report.placing import placed_fields
 from ..schedule import Schedule
 from ..trace.program import Program
-from .decide import Candidate
 from .job import Job, Ledger, Subject
+from .state import Candidate
 
 __all__ = ["Known", "PlannedStep", "expected_peak_bytes", "first_report", "report_again", "same_graph"]
 

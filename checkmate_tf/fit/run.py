@@ -22,10 +22,11 @@ from ..plan import Plan
 from ..report import Attempt, Peak
 from ..schedule import Schedule, schedule_from_dict
 from ..units import format_bytes
-from .decide import Candidate, Found, Measure, Refuse, Solve, SolveLeast, begin, decide
+from .decide import decide
 from .finding import Finder, bare
 from .job import Job, Ledger
 from .policy import POLICY
+from .state import Candidate, Found, Measure, Refuse, Solve, SolveLeast, begin
 
 __all__ = ["NotMeasurable", "fit", "fit_given"]
 

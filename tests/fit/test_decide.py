@@ -13,7 +13,9 @@ import pytest
 from checkmate_tf.allocator.memory import Placed
 from checkmate_tf.emit.ordering import Strict, Within
 from checkmate_tf.errors import InfeasibleBudgetError
-from checkmate_tf.fit.decide import (
+from checkmate_tf.fit.decide import decide
+from checkmate_tf.fit.policy import POLICY, FitPolicy, Limits
+from checkmate_tf.fit.state import (
     Candidate,
     Done,
     Found,
@@ -23,10 +25,8 @@ from checkmate_tf.fit.decide import (
     SolveLeast,
     State,
     begin,
-    decide,
     expected_cost,
 )
-from checkmate_tf.fit.policy import POLICY, FitPolicy, Limits
 from checkmate_tf.report import Attempt, Peak
 
 CONSTANT, PLAIN, LEAST, STEP = 100_000, 1_000_000, 300_000, 20_000  # bytes

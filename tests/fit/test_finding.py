@@ -14,10 +14,10 @@ from checkmate_tf.allocator.memory import Placed
 from checkmate_tf.device.measure import Device
 from checkmate_tf.errors import InfeasibleBudgetError
 from checkmate_tf.fit import finding
-from checkmate_tf.fit.decide import Found
 from checkmate_tf.fit.finding import Finder
 from checkmate_tf.fit.job import Job, Ledger, Subject
 from checkmate_tf.fit.options import PlanOptions
+from checkmate_tf.fit.state import Found
 from checkmate_tf.plan import evaluate, plan_from_sequence
 from checkmate_tf.schedule import keep_all
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from checkmate_tf.device.measure import Device
 from checkmate_tf.emit.ordering import Strict
-from checkmate_tf.fit import pipeline, run
+from checkmate_tf.fit import run
 from checkmate_tf.fit.subjects import tracing
 from checkmate_tf.plan import evaluate
 from checkmate_tf.report import Peak
@@ -34,7 +34,7 @@ def says(monkeypatch, measure):
 
     monkeypatch.setattr(tracing, "op_workspaces", lambda ops, **_: np.zeros(len(ops), np.int64))
     monkeypatch.setattr(run, "measure", told)
-    monkeypatch.setattr(pipeline, "memory_before", lambda *_: None)
+    monkeypatch.setattr(run, "memory_before", lambda *_: None)
     return calls
 
 

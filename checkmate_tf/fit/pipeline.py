@@ -10,7 +10,6 @@ from typing import Any
 from ..allocator.kernel import GRAIN
 from ..allocator.sequence import small_bytes
 from ..costs import CostSpec
-from ..device.before import memory_before
 from ..device.distribution import NOT_MEASURED, Distribution
 from ..device.measure import HOW_TO_MEASURE, Device, find_device
 from ..device.region import reserve
@@ -19,13 +18,13 @@ from ..errors import InfeasibleBudgetError
 from ..files.schedules import read_schedule
 from ..graph import Graph
 from ..schedule import Schedule, keep_all
-from ..trace.kernels import constants_of, kernels_of
+from ..trace.kernels import kernels_of
 from ..units import Budget
 from .job import Job, Ledger, Subject
 from .options import PlanOptions
 from .planned import Known, PlannedStep, first_report, report_again, same_graph
 from .policy import POLICY
-from .run import NotMeasurable, fit, fit_given
+from .run import NotMeasurable, fit, fit_given, with_memory
 from .solving import solve_once
 from .state import Candidate, expected_cost
 from .subjects.encodings import choose_encodings
@@ -89,7 +88,7 @@ def plan_step(
         small = small_bytes(kernels_of(subject.program), plain.sequence, SMALL_BYTES, GRAIN)
         most = int(POLICY.reserves * budget_bytes)
         keep_batch_reserves(device, subject.program.batch_bytes, batches, most, small)
-        job = _with_memory(job)
+        job = with_memory(job)
     reason = HOW_TO_MEASURE if distribution is None else NOT_MEASURED
     try:
         job, found = _chosen_and_fitted(job, ledger, tracing, saved)
@@ -141,7 +140,7 @@ def plan_again(
     reserved = max(0, peak_bytes - (report.sure_bytes or report.predicted_peak_bytes) - resident)
     job = Job(planned.subject, report.budget_bytes - reserved, device, options, _places(distribution))
     if distribution is None:
-        job = _with_memory(job)
+        job = with_memory(job)
     target = planned.schedule.peak_bytes - (peak_bytes - int(POLICY.sure * report.budget_bytes))
     in_order = expected and not report.strict  # steps out of order took no more than expected so far
     strict = True in job.limits.orders and not in_order
@@ -163,7 +162,7 @@ def plan_again(
             raise
         job = replace(job, subject=planned.without)
         if distribution is None:
-            job = _with_memory(job)
+            job = with_memory(job)
         found = fitted(job)
         planned = replace(planned, subject=planned.without, without=None)
     again = report_again(report, job, ledger, found, peak_bytes, expected)
@@ -195,7 +194,7 @@ def _chosen_and_fitted(
             return job, found
     coded = job
     if saved is None and job.options.operators == "choose":
-        coded = _with_memory(replace(job, subject=choose_encodings(job, ledger, tracing.program)))
+        coded = with_memory(replace(job, subject=choose_encodings(job, ledger, tracing.program)))
     if not coded.subject.encodings:
         return job, fit(job, ledger)
     try:
@@ -237,17 +236,6 @@ def _cheaper(plain: Job, coded: Candidate, ledger: Ledger) -> Candidate | None:
 
 def _cost(found: Candidate) -> float:
     return expected_cost(found.schedule.cost, found.strict, found.strict_cost, POLICY)
-
-
-def _with_memory(job: Job) -> Job:
-    """The same job, with the memory that its steps will find, if that can be known."""
-    if not job.measure or job.options.jit_compile:
-        return replace(job, memory=None)
-    program = job.subject.program
-    on_cpu = job.device.is_cpu
-    batches = POLICY.held_batches(job.options.prefetch) if on_cpu else POLICY.batches_on_device
-    coming = [*program.batch_bytes * batches, *constants_of(program)]
-    return replace(job, memory=memory_before(job.device, kernels_of(program), coming))
 
 
 def _with_time(job: Job, ledger: Ledger) -> Job:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import gc
 import logging
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 
+from ..device.before import memory_before
 from ..device.examples import examples
 from ..device.measure import captured_variables, fed_as_by_fit, measure_peak, moved_by_steps
 from ..emit.emit import emit
@@ -21,6 +23,7 @@ from ..errors import JitCompileError, PlanError
 from ..plan import Plan
 from ..report import Attempt, Peak
 from ..schedule import Schedule, schedule_from_dict
+from ..trace.kernels import constants_of, kernels_of
 from ..units import format_bytes
 from .decide import decide
 from .finding import Finder, bare
@@ -28,7 +31,7 @@ from .job import Job, Ledger
 from .policy import POLICY
 from .state import Candidate, Found, Measure, Refuse, Solve, SolveLeast, begin
 
-__all__ = ["NotMeasurable", "fit", "fit_given"]
+__all__ = ["NotMeasurable", "fit", "fit_given", "with_memory"]
 
 log = logging.getLogger("checkmate_tf")
 
@@ -79,6 +82,11 @@ def fit(
             state = state.solved_least(action, found)
         elif isinstance(action, Measure):
             attempt = _attempt(job, ledger, action, len(state.attempts))
+            if not action.strict and job.memory is not None:  # such steps leave variables elsewhere
+                again = with_memory(job)
+                if again.memory is not None:
+                    job = again
+                    finder.look_again(job)
             state = state.measured(action, attempt)
         else:
             if state.attempts:
@@ -86,6 +94,17 @@ def fit(
             if isinstance(action, Refuse):
                 raise bare(action.error)  # an error of `state` would hold this frame, and be held by it
             return action.candidate
+
+
+def with_memory(job: Job) -> Job:
+    """The same job, with the memory that its steps will find, if that can be known."""
+    if not job.measure or job.options.jit_compile:
+        return replace(job, memory=None)
+    program = job.subject.program
+    on_cpu = job.device.is_cpu
+    batches = POLICY.held_batches(job.options.prefetch) if on_cpu else POLICY.batches_on_device
+    coming = [*program.batch_bytes * batches, *constants_of(program)]
+    return replace(job, memory=memory_before(job.device, kernels_of(program), coming))
 
 
 def fit_given(job: Job, ledger: Ledger, saved: dict[str, Any]) -> Candidate | None:

@@ -14,7 +14,7 @@ from cases import DENSE, assert_same_state, compile_quickly, make, train
 from checkmate_tf.device.measure import Device, find_device
 from checkmate_tf.emit.ordering import Strict
 from checkmate_tf.errors import InfeasibleBudgetError
-from checkmate_tf.fit import finding, pipeline, run
+from checkmate_tf.fit import finding, run
 from checkmate_tf.plan import evaluate
 
 pytestmark = [
@@ -53,7 +53,7 @@ def test_a_strict_plan_is_made_anew_in_strict_order(monkeypatch, no_grappler):
         return steady(evaluate(job.subject.graph, plan).peak_bytes * (1 if order == Strict() else 10))
 
     monkeypatch.setattr(run, "measure", measure)
-    monkeypatch.setattr(pipeline, "memory_before", lambda *_: None)
+    monkeypatch.setattr(run, "memory_before", lambda *_: None)
     model = make(DENSE)
     first = compile_quickly(model, DENSE, verify=True, budget=0.95).checkmate
     assert [a.strict for a in first.attempts][0] is False and first.attempts[-1].strict

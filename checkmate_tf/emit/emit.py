@@ -232,12 +232,14 @@ class Emission:
     def _held_back(self, op: tf.Operation, node: int) -> bool:
         """Whether only a barrier keeps an operation from running before all that come before it; puts the barrier.
 
-        Inside of a node, what Grappler may rewrite together with its neighbours is left alone.
+        Inside of a node, what Grappler may rewrite together with its neighbours is left alone. But a copy that reads
+        what an earlier one has read waits for the node's barrier, or Grappler would take the two for one.
         """
         if self.finished:
             made = {self.maker.get(id(self.tensor(t))) for t in inputs_of(op)}
-            alone = op is self.program.nodes[node][0] or op not in self.rewritten
-            if made.issuperset(self.finished) or not alone:
+            if op is not self.program.nodes[node][0] and op in self.rewritten:
+                return op in self.copies and self.wait > 0
+            if made.issuperset(self.finished):
                 return False
             self.wait += 1
             self._put_barrier(self.wait)

@@ -255,3 +255,23 @@ def test_results_keep_their_structure():
         lambda *batch: emit(program, schedule.plan, Within(schedule.peak_bytes), batch), autograph=False
     )(x, y)
     assert set(result) == {"accuracy", "loss"}
+
+
+@pytest.mark.parametrize("name", ["sums", "residual", "transformer"])
+def test_no_two_copies_read_the_same(name):
+    """Grappler would take them for one, and keep its value from the first reader to the last."""
+    program, schedule, _, _ = _emission(name)
+    made = []
+
+    def step(*inputs):
+        made.append(Emission(program, tf.compat.v1.get_default_graph(), inputs))
+        made[0].run_strictly(schedule.plan)
+        return [made[0].tensor(t) for t in program.step.outputs]
+
+    specs = [tf.TensorSpec(t.shape, t.dtype) for t in program.step.inputs]
+    tf.function(step, autograph=False).get_concrete_function(*specs)
+    again = {op: copies for op, copies in made[0].copies.items() if len(copies) > 1 and program.classes[op] == LARGE}
+    assert again
+    for op, copies in again.items():
+        read = {(*(t.name for t in copy.inputs), *(c.name for c in copy.control_inputs)) for copy in copies}
+        assert len(read) == len(copies), op.name

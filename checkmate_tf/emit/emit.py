@@ -212,7 +212,8 @@ class Emission:
         read = [self.tensor(t) for t in inputs_of(op)]
         copy = self.copies[op][-1]
         if op.type == _BIAS:
-            partners = {p for p in inputs_of(op)[0].consumers() if p.type in _FUSED_WITH_BIAS}
+            readers = (p for p in inputs_of(op)[0].consumers() if p in self.program.node_of)  # not of frozen weights
+            partners = {p for p in readers if p.type in _FUSED_WITH_BIAS}
             to_come = {p for p in partners if id(read[0]) not in self.read.get(p, ())}
             if to_come:
                 self.unfused[id(read[0])] = _Unfused(copy, to_come)

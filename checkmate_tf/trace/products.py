@@ -59,7 +59,8 @@ def products_of(program: Program) -> Products:
     readers = _readers(program)
     pushed: list[Pushed] = []
     as_written: set[tf.Operation] = set()
-    products = [op for node in program.nodes for op in node if op.type == "Mul" and program.classes[op] == LARGE]
+    operations = (op for node in program.nodes for op in node)
+    products = dict.fromkeys(op for op in operations if op.type == "Mul" and program.classes[op] == LARGE)
     for op in products:
         mine = readers.get(op, [None])
         scaled = _has_constant(program, op)

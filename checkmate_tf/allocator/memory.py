@@ -85,8 +85,8 @@ class Memory:
 
         Each has an order of its own, drawn by `interleaving`. What no sample shows may still come.
 
-        All begin with the same state. Real steps in loose order do not: a variable that is assigned while something
-        still reads it gets a new buffer elsewhere. Where steps differ by that, take the most over several states.
+        All begin with the same state. So do real steps, but for small variables: TensorFlow gives one that is assigned
+        while something still reads it a new buffer elsewhere.
 
         Parameters
         ----------

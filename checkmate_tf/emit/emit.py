@@ -4,7 +4,7 @@ Each computation of a node emits its operations anew, reading the newest copies 
 its last reader and TensorFlow frees it: a deallocation needs no operation.
 
 TensorFlow would run every recomputation at once, and nothing would be saved, so computations wait by control edges for
-those that must have finished (see `ordering`). Five rules keep numbers, oneDNN's fusions and memory what they are:
+those that must have finished (see `ordering`). Six rules keep numbers, oneDNN's fusions and memory what they are:
 
 - an edge ends at a new Identity of one floating-point input, and starts at a new Identity of a result, never at the
   operations themselves: oneDNN fuses operations only if their control inputs agree (Conv2D with BiasAdd,
@@ -15,6 +15,7 @@ those that must have finished (see `ordering`). Five rules keep numbers, oneDNN'
 - where Grappler computes products in another order (see `trace.products`), the inner one waits for the factor that is
   taken from it. What must be computed as written has an edge of its own. Such an edge starts at a trigger, which no
   optimizer removes;
+- a variable is assigned after all that reads its value in the step: TensorFlow would copy it, and move it;
 - a gradient that reads no floating-point value but constants (a mask that is decoded) waits for what its node reads, or
   else the next that reads any: nothing else holds it back, and what it makes would be in memory until then. The edge
   ends at the operation itself, since nothing of that kind is fused.
@@ -38,7 +39,7 @@ import tensorflow as tf
 
 from ..errors import PlanError
 from ..plan import Plan
-from ..trace.ops import SUMS, copy_attributes, inputs_of, is_stateful
+from ..trace.ops import SUMS, copy_attributes, inputs_of, is_stateful, writes_resource
 from ..trace.order import is_gradient
 from ..trace.products import Products, products_of
 from ..trace.program import LARGE, SHAPE, SMALL, SOURCE, VIEW, Program
@@ -139,6 +140,8 @@ class Emission:
         self.wait = 0  # how many must have finished before the computation that is being emitted; if strict: barriers
         self.barriers: dict[int, tf.Operation] = {}  # after so many computations; if strict: by number
         self.finished: dict[tf.Operation, None] = {}  # what the next barrier waits for
+        self.followed: dict[tf.Operation, tf.Operation] = {}  # what took its place there: a reader, or the barrier
+        self.value_read: dict[tf.Operation, list[tf.Operation]] = {}  # handle -> copies that read it
         self.unfused: dict[int, _Unfused] = {}  # id of the gradient that a BiasAddGrad has read
         self.read: dict[tf.Operation, list[int]] = {}  # what BiasAddGrad may be fused with -> ids of its newest inputs
         self.maker: dict[int, tf.Operation] = {}  # id of a tensor -> the copy that owns its buffer
@@ -219,7 +222,10 @@ class Emission:
                 self.unfused[id(read[0])] = _Unfused(copy, to_come)
                 return
         for t in read:
-            self.finished.pop(self.maker.get(id(t)), None)
+            maker = self.maker.get(id(t))
+            if maker in self.finished:
+                del self.finished[maker]
+                self.followed[maker] = copy
         self.finished[copy] = None
         if op.type in _FUSED_WITH_BIAS:
             self.read[op] = [id(t) for t in read]
@@ -273,6 +279,7 @@ class Emission:
         waits = [self._watched(op) for op in self.finished]
         with self.graph.control_dependencies([*list(self.barriers.values())[-1:], *waits]):
             self.barriers[position] = tf.no_op(name="checkmate/barrier")
+        self.followed |= dict.fromkeys(self.finished, self.barriers[position])
         self.finished = {}
 
     def _watched(self, op: tf.Operation) -> tf.Operation:
@@ -295,6 +302,7 @@ class Emission:
             controls += self.checks
         controls += late
         controls += self._keep_order(op, inputs)
+        controls += self._keep_in_place(op)
         waits = [self.comes_after.get(id(t), 0) for t in inputs]
         after = max(waits, default=0)
         begins = min(waits, default=0) if op.type in _LOOPS else after  # a loop with whatever is there first
@@ -324,6 +332,10 @@ class Emission:
             self.maker[id(t)] = copy if source is None else self.maker.get(id(source), copy)
         self.comes_after |= {id(t): after for t in copy.outputs if after}
         self.copies.setdefault(op, []).append(copy)
+        for t in inputs_of(op) if not view else ():
+            owner = self._owner(t)
+            if owner.type == "ReadVariableOp":
+                self.value_read.setdefault(owner.inputs[0].op, []).append(copy)
 
     def _emit_known(self, op: tf.Operation) -> bool:
         """Emit the values of a shape operation, as tracing for this batch would have put them, if they are known."""
@@ -360,6 +372,19 @@ class Emission:
         """Something that runs when these have run, and that no optimizer removes."""
         with self.graph.control_dependencies([self._watched(op) for op in behind]):
             return tf.raw_ops.ControlTrigger(name="checkmate/trigger")
+
+    def _keep_in_place(self, op: tf.Operation) -> list[tf.Operation]:
+        """What assigns a variable waits for those that read its value, or TensorFlow would copy it, and move it."""
+        waits: dict[tf.Operation, None] = {}
+        for t in op.inputs if writes_resource(op) else ():
+            for reader in self.value_read.get(t.op, ()):
+                while reader in self.followed:
+                    reader = self.followed[reader]
+                if reader in self.finished:
+                    waits[self._watched(reader)] = None
+                elif reader.type == "NoOp":
+                    waits[reader] = None
+        return list(waits)
 
     def _keep_apart(self, inputs: list[tf.Tensor]) -> None:
         """Keep Grappler from joining a concatenation with one that it alone reads: a plan counts both.

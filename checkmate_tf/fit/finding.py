@@ -90,13 +90,6 @@ class Finder:
             return Found(solve_least(self.graph, error, options, self.ledger))
         return self._found(memory, self._least(), strict)
 
-    def look_again(self, job: Job) -> None:
-        """Place what is known anew, in the memory as it is now."""
-        self.job, memory = job, job.memory
-        self.loose.clear()
-        if memory is not None:
-            self.known = {key: replace(k, placed=memory.placed(k.sequence)) for key, k in self.known.items()}
-
     # -- with a model of the allocator -----------------------------------------------------------------------------
     def _find(self, memory: Memory, target: int, strict: bool) -> Found:
         if strict or not self.solved:

@@ -81,13 +81,7 @@ def fit(
             found = finder.least(action.error, action.seed, action.strict, action.placed)
             state = state.solved_least(action, found)
         elif isinstance(action, Measure):
-            attempt = _attempt(job, ledger, action, len(state.attempts))
-            if not action.strict and job.memory is not None:  # such steps leave variables elsewhere
-                again = with_memory(job)
-                if again.memory is not None:
-                    job = again
-                    finder.look_again(job)
-            state = state.measured(action, attempt)
+            state = state.measured(action, _attempt(job, ledger, action, len(state.attempts)))
         else:
             if state.attempts:
                 job.options.tell("measure", 1, 1, "")

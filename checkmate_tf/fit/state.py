@@ -243,8 +243,6 @@ class State:
             state = replace(state, best=Candidate(schedule, action.order, peak, placed=action.found.placed))
         elif state.best is not None:
             state = replace(state, vain=state.vain + 1)
-        if self.modelled and not strict:  # such steps leave variables elsewhere
-            state = replace(state, outcomes={})
         if self.modelled and policy.wrong_model(action.found.predicted_bytes, peak.bytes, strict):
             limits = replace(limits, modelled=False)  # what it allows without a model
             state = replace(state, limits=limits, modelled=False)

@@ -129,7 +129,7 @@ def build_program(
             classes[op] = LARGE if sizes[op] >= large_bytes else SMALL
     reads = lambda op: classes[op] != SHAPE  # noqa: E731 - a short callback
     operations = gather_trees(step.operations, step.outputs, reads, lambda op: classes[op] == LARGE)
-    groups, shapes = _group(operations, classes, step.controls_of)
+    groups, shapes = _group(operations, classes, static, step.controls_of)
     readers = _buffer_readers(step, static, classes)
     memory = _Memory(sizes, scratch or {}, static, readers)
     groups = _merge(groups, classes, memory, within_trees(operations, step.outputs, reads))
@@ -185,19 +185,26 @@ def _owner(t: tf.Tensor, static: StaticStep) -> tf.Tensor:
 def _group(
     operations: list[tf.Operation],
     classes: Mapping[tf.Operation, str],
+    static: StaticStep,
     controls_of: Callable[[tf.Operation], Sequence[tf.Operation]],
 ) -> tuple[list[list[tf.Operation]], dict[tf.Operation | None, list[tf.Operation]]]:
     """One group for each large operation, and after it one for the small ones that it makes ready.
 
     Also the shape operations, by the last operation (or None) that makes them ready.
+
+    A variable is assigned in no earlier group than those that read its value before, as in the order that is given.
+    TensorFlow would copy it, and leave the new one elsewhere.
     """
     level: dict[tf.Operation, int] = {}
     large: list[tf.Operation] = []
     small: dict[int, list[tf.Operation]] = {}
     shapes: dict[int, list[tf.Operation]] = {}
+    last_read: dict[tf.Operation, int] = {}  # of a variable's handle
     for op in operations:
         before = [*(t.op for t in inputs_of(op)), *(c for c in controls_of(op) if c in classes)]
         ready = max((level[p] for p in before), default=-1)
+        if writes_resource(op):
+            ready = max([ready, *(last_read.get(t.op, -1) for t in op.inputs)])
         if classes[op] == LARGE:
             ready = len(large)
             large.append(op)
@@ -206,6 +213,11 @@ def _group(
         elif classes[op] == SHAPE:
             shapes.setdefault(ready, []).append(op)
         level[op] = ready
+        for t in inputs_of(op) if classes[op] in (SMALL, LARGE) else ():
+            owner = _owner(t, static).op
+            if owner.type == "ReadVariableOp":
+                handle = owner.inputs[0].op
+                last_read[handle] = max(last_read.get(handle, -1), ready)
     groups = [small[-1]] if -1 in small else []
     for k, op in enumerate(large):
         groups.append([op])

@@ -14,7 +14,7 @@ from checkmate_tf.emit.ordering import Strict, Within, needed_waits
 from checkmate_tf.fit.policy import Limits
 from checkmate_tf.schedule import keep_all
 from checkmate_tf.strategies import SolveOptions, solve
-from checkmate_tf.trace.ops import inputs_of, is_stateful
+from checkmate_tf.trace.ops import inputs_of, is_stateful, writes_resource
 from checkmate_tf.trace.program import LARGE
 
 pytestmark = pytest.mark.usefixtures("fresh_keras")
@@ -73,6 +73,20 @@ def _emission(name):
     specs = [tf.TensorSpec(t.shape, t.dtype) for t in program.step.inputs]
     graph = tf.function(step, autograph=False).get_concrete_function(*specs).graph
     return program, schedule, made[0], graph
+
+
+def _emitted_strictly(program, schedule):
+    """The same in one strict order: what was emitted for what, and where."""
+    made = []
+
+    def step(*inputs):
+        made.append(Emission(program, tf.compat.v1.get_default_graph(), inputs))
+        made[0].run_strictly(schedule.plan)
+        return [made[0].tensor(t) for t in program.step.outputs]
+
+    specs = [tf.TensorSpec(t.shape, t.dtype) for t in program.step.inputs]
+    graph = tf.function(step, autograph=False).get_concrete_function(*specs).graph
+    return made[0], graph
 
 
 @pytest.mark.parametrize("name", ["residual", "transformer", "recurrent", "branches", "mixed"])
@@ -261,17 +275,31 @@ def test_results_keep_their_structure():
 def test_no_two_copies_read_the_same(name):
     """Grappler would take them for one, and keep its value from the first reader to the last."""
     program, schedule, _, _ = _emission(name)
-    made = []
-
-    def step(*inputs):
-        made.append(Emission(program, tf.compat.v1.get_default_graph(), inputs))
-        made[0].run_strictly(schedule.plan)
-        return [made[0].tensor(t) for t in program.step.outputs]
-
-    specs = [tf.TensorSpec(t.shape, t.dtype) for t in program.step.inputs]
-    tf.function(step, autograph=False).get_concrete_function(*specs)
-    again = {op: copies for op, copies in made[0].copies.items() if len(copies) > 1 and program.classes[op] == LARGE}
+    emission, _ = _emitted_strictly(program, schedule)
+    again = {op: copies for op, copies in emission.copies.items() if len(copies) > 1 and program.classes[op] == LARGE}
     assert again
     for op, copies in again.items():
         read = {(*(t.name for t in copy.inputs), *(c.name for c in copy.control_inputs)) for copy in copies}
         assert len(read) == len(copies), op.name
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["loose", "strict"])
+def test_variables_are_assigned_when_nothing_reads_their_values(strict):
+    """Or TensorFlow would copy them, and each step would find them elsewhere."""
+    program, schedule, emission, graph = _emission("residual")
+    if strict:
+        emission, graph = _emitted_strictly(program, schedule)
+    before: dict[tf.Operation, set[tf.Operation]] = {}
+    for op in graph.get_operations():
+        parents = [*(t.op for t in op.inputs), *op.control_inputs]
+        before[op] = set(parents).union(*(before.get(p, ()) for p in parents))
+    pairs = 0
+    for write, writes in emission.copies.items():
+        handles = {t.op for t in write.inputs} if writes_resource(write) else set()
+        for op, copies in emission.copies.items():
+            owners = [program.source_of(t).op for t in inputs_of(op)]
+            reads = any(o.type == "ReadVariableOp" and o.inputs[0].op in handles for o in owners)
+            if reads and program.classes.get(op) == LARGE:
+                assert before[writes[0]].issuperset(copies), (write.name, op.name)
+                pairs += len(copies)
+    assert pairs > 10

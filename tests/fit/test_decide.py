@@ -290,14 +290,6 @@ def test_with_a_model_steps_run_out_of_order_only_if_they_recompute_next_to_noth
         assert [a.strict for a in measured(actions)] == [strict]
 
 
-def test_after_steps_out_of_order_schedules_are_asked_for_anew():
-    """They leave variables elsewhere, and so other holes."""
-    allocator = Allocator(0.0, 0.0)
-    limits = limits_for(2 * PLAIN, modelled=True)
-    actions, state = carried_out(begin(limits, TRIES), allocator, Model(allocator, 0.0, loose=-0.1))
-    assert not measured(actions)[0].strict and not state.outcomes
-
-
 def test_where_no_schedule_fits_by_the_model_the_least_is_measured_unless_that_may_run_out_of_memory():
     allocator = Allocator(0.3, 0.1)
     least = allocator.most(offer(LEAST), strict=True)

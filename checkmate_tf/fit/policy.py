@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..emit.ordering import Order, Strict, Within
+from ..units import format_bytes
 
 __all__ = ["POLICY", "FitPolicy", "Limits"]
 
@@ -77,6 +78,8 @@ class FitPolicy:
         How many batches a device that is not the host holds while it trains: one in use, and one that comes.
     reserves : float
         Of the budget, at most, for these.
+    batches_named : float
+        Of the budget: where batches that are kept ready take more, a refusal says how to keep fewer.
     tries_without_codes : int
         Plans without codes to measure, where one with codes fits.
     code_rounds : int
@@ -118,6 +121,7 @@ class FitPolicy:
     batches: int = 8
     batches_on_device: int = 2
     reserves: float = 0.2
+    batches_named: float = 0.1
     tries_without_codes: int = 2
     code_rounds: int = 3
     code_share: float = 0.25
@@ -140,6 +144,23 @@ class FitPolicy:
     def ready_batches(self, prefetch: int | None) -> int:
         """How many of them are ready, beside the one in use and the one that is being made."""
         return max(0, self.held_batches(prefetch) - 2)
+
+    def kept_ready(self, batch_bytes: int, budget_bytes: int, least_bytes: int) -> str:
+        """What a refusal says of batches that `fit` on arrays keeps ready; empty where they take little of the budget.
+
+        Parameters
+        ----------
+        batch_bytes, budget_bytes : int
+        least_bytes : int
+            What the refusal names, with these batches.
+        """
+        fewer = batch_bytes * (self.held_batches(None) - self.held_batches(1))
+        if fewer <= self.batches_named * budget_bytes:
+            return ""
+        return (
+            f". Batches that fit() on arrays keeps ready take much of that: about {format_bytes(least_bytes - fewer)} "
+            "would do with a tf.data pipeline that ends in prefetch(1), and compile(..., prefetch=1)"
+        )
 
     def reserved_batches(self, prefetch: int | None) -> int:
         """For how many batches to keep reserves. 0 if no batch is made before it is asked for (`prefetch` 0)."""

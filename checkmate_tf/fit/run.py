@@ -19,7 +19,7 @@ from ..device.measure import captured_variables, fed_as_by_fit, measure_peak, mo
 from ..emit.emit import emit
 from ..emit.ordering import Order, Within
 from ..emit.xla import emit_compiled
-from ..errors import JitCompileError, PlanError
+from ..errors import InfeasibleBudgetError, JitCompileError, PlanError
 from ..plan import Plan
 from ..report import Attempt, Peak
 from ..schedule import Schedule, schedule_from_dict
@@ -86,8 +86,18 @@ def fit(
             if state.attempts:
                 job.options.tell("measure", 1, 1, "")
             if isinstance(action, Refuse):
-                raise bare(action.error)  # an error of `state` would hold this frame, and be held by it
+                raise _refusal(job, action.error)  # an error of `state` would hold this frame, and be held by it
             return action.candidate
+
+
+def _refusal(job: Job, error: InfeasibleBudgetError) -> InfeasibleBudgetError:
+    """The error, with what else would help: to keep fewer batches ready."""
+    told = job.options.prefetch is not None
+    if told or error.proven or not (job.measure and job.device.is_cpu):
+        return bare(error)
+    least = error.minimum_bytes
+    more = POLICY.kept_ready(job.subject.program.input_bytes, job.budget_bytes, least)
+    return bare(InfeasibleBudgetError(f"{error}{more}", error.budget_bytes, least, False, error.sequence))
 
 
 def with_memory(job: Job) -> Job:

@@ -14,7 +14,7 @@ from keras import layers
 from checkmate_tf.device.measure import Device
 from checkmate_tf.emit.ordering import Strict, Within
 from checkmate_tf.errors import InfeasibleBudgetError
-from checkmate_tf.fit import finding, job, pipeline
+from checkmate_tf.fit import finding, job, pipeline, run
 from checkmate_tf.fit.job import Ledger
 from checkmate_tf.fit.policy import POLICY, Limits
 from checkmate_tf.report import Peak
@@ -202,6 +202,18 @@ def test_a_promise_that_cannot_be_kept_is_refused(monkeypatch):
     assert caught.value.minimum_bytes > 10**7 > caught.value.budget_bytes
     assert not hasattr(model, "checkmate")
     train(model, DENSE)
+
+
+def test_a_refusal_says_what_batches_that_are_kept_ready_take(monkeypatch):
+    measures(monkeypatch, 10**7)
+    monkeypatch.setattr(run, "POLICY", replace(POLICY, batches_named=0.0))
+    for options, told in (({}, True), ({"prefetch": 1}, False)):
+        with pytest.raises(InfeasibleBudgetError) as caught:
+            compile_quickly(make(DENSE), DENSE, verify=True, budget=0.8, time_limit=2, **options)
+        assert ("compile(..., prefetch=1)" in str(caught.value)) == told
+    least, few = 10 * 2**20, 2**20
+    assert POLICY.kept_ready(few // 100, 20 * few, least) == ""
+    assert "about 5.24 MB would do" in POLICY.kept_ready(few, 20 * few, least)
 
 
 @pytest.mark.parametrize("measured", [False, True])

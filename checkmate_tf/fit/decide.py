@@ -8,10 +8,10 @@
 Computations may run out of order, or in one strict order. Strict order makes the allocator's peak lower and steadier
 and costs parallelism, more in some networks than in others.
 
-1. Where the allocator has a model, a target is what it will take. Strict order comes first: what it takes is foreseen
-   to a thousandth. Mostly one measurement is all. Steps out of order take up to a tenth more than foreseen. So that
-   order is only for schedules that recompute next to nothing. If the model is found to be wrong, the rest goes on
-   without it.
+1. Where the allocator has a model, a target is what it will take. It is asked for both orders, and the schedule that
+   is expected to cost less is measured. Mostly that is all. Steps out of order need more memory, and so cost more
+   recomputation. Where they exceed the budget once, strict order is left. If the model is found to be wrong, the rest
+   goes on without it.
 2. Else a target is the bytes of a schedule. The first schedule that is unsteady is measured in strict order, too. So is
    the first one that is over the budget while none that fits costs as little.
 3. Where no schedule fits the first target, it is raised, but not above the budget.
@@ -57,7 +57,7 @@ def decide(state: State) -> Action:
             continue
         if isinstance(outcome, InfeasibleBudgetError) or tried_as(outcome.schedule, strict) in state.tried:
             continue
-        if pays(state, outcome.schedule, strict) and _suits(state, outcome, strict):
+        if pays(state, outcome.schedule, strict):
             found.append((cost_of(state, outcome.schedule, strict), not strict, outcome))
     if found:
         _, out_of_order, cheapest = min(found, key=lambda f: f[:2])
@@ -70,12 +70,7 @@ def _in_question(state: State, strict: bool) -> bool:
     if strict or not state.modelled:
         return True
     in_order = state.outcomes.get(state.question(state.targets[True], True)) if True in state.targets else None
-    return isinstance(in_order, Found) and _suits(state, in_order, strict)
-
-
-def _suits(state: State, found: Found, strict: bool) -> bool:
-    """Whether a schedule may be run in that order: out of order only if it recomputes next to nothing."""
-    return strict or not state.modelled or found.schedule.overhead < state.policy.worth
+    return isinstance(in_order, Found)
 
 
 def _measure(state: State, found: Found, strict: bool, target: int) -> Measure:
@@ -96,7 +91,7 @@ def _first_placed(state: State) -> Action:
             return asked
         if isinstance(outcome, InfeasibleBudgetError):
             errors[strict] = outcome
-        elif _suits(state, outcome, strict):
+        else:
             found.append((cost_of(state, outcome.schedule, strict), not strict, outcome))
     if found:
         _, out_of_order, cheapest = min(found, key=lambda f: f[:2])

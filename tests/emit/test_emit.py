@@ -5,9 +5,22 @@ from __future__ import annotations
 import functools
 from collections import Counter
 
+import keras
 import pytest
 import tensorflow as tf
-from cases import CASES, DENSE, assert_same_state, compile_quickly, make, program_of_case, train
+from cases import (
+    CASES,
+    CROSSENTROPY,
+    DENSE,
+    Case,
+    assert_same_state,
+    compile_quickly,
+    images,
+    make,
+    program_of_case,
+    train,
+)
+from tensorflow.python.eager import context
 
 from checkmate_tf.emit.emit import _FUSED_LATER, Emission, emit
 from checkmate_tf.emit.ordering import Strict, Within, needed_waits
@@ -48,6 +61,28 @@ def test_training_is_equal_with_grappler(monkeypatch, name, strict):
     if strict:
         monkeypatch.setattr(Limits, "order", lambda *_: Strict())
     case = CASES[name]
+    plain, compiled = make(case), make(case)
+    history = train(plain, case)
+    compile_quickly(compiled, case)
+    assert compiled.checkmate.recomputations > 0
+    assert train(compiled, case) == history
+    assert_same_state(plain, compiled)
+
+
+def _frozen_filters():
+    model = keras.Sequential([keras.Input((16, 16, 3))])
+    for _ in range(4):
+        model.add(keras.layers.Conv2D(8, 3, padding="same", activation="tanh"))
+        model.layers[-1].kernel.trainable = len(model.layers) > 3
+    model.add(keras.layers.GlobalAveragePooling2D())
+    model.add(keras.layers.Dense(4, activation="softmax"))
+    model.compile("sgd", CROSSENTROPY)
+    return model
+
+
+def test_biases_of_frozen_filters_are_trained():
+    """Nothing waits for a filter's gradient that never comes. (With Grappler off, a plain step computes it.)"""
+    case = Case(_frozen_filters, images(16), budget=0.75)
     plain, compiled = make(case), make(case)
     history = train(plain, case)
     compile_quickly(compiled, case)
@@ -303,3 +338,20 @@ def test_variables_are_assigned_when_nothing_reads_their_values(strict):
                 assert before[writes[0]].issuperset(copies), (write.name, op.name)
                 pairs += len(copies)
     assert pairs > 10
+
+
+@pytest.mark.parametrize("name", ["residual", "transformer"])
+def test_grappler_gets_through(name):
+    """It gives up without a word where control edges and what it rewrites make a cycle; then nothing is fused."""
+    program, schedule, _, _ = _emission(name)
+    data = [tf.zeros(t.shape, t.dtype) for t in (program.static.tensors[id(t)] for t in program.step.inputs)]
+    step = tf.function(lambda *given: emit(program, schedule.plan, Strict(), given), autograph=False)
+    context.enable_run_metadata()
+    try:
+        step(*data)
+        found = max(context.export_run_metadata().function_graphs, key=lambda g: len(g.pre_optimization_graph.node))
+    finally:
+        context.disable_run_metadata()
+    emitted, optimized = found.pre_optimization_graph.node, found.post_optimization_graph.node
+    assert len(optimized) < 0.9 * len(emitted)
+    assert any(node.op.startswith("_Fused") for node in optimized)

@@ -91,37 +91,28 @@ def test_biases_of_frozen_filters_are_trained():
     assert_same_state(plain, compiled)
 
 
-@functools.cache
-def _emission(name):
-    """The tightly planned step of a case, emitted: what was emitted for what, and where."""
-    program = program_of_case(name)
-    budget = int(CASES[name].budget * keep_all(program.graph).peak_bytes)
-    schedule = solve(program.graph, budget, options=SolveOptions(10, gap=1.0))
-    made = []
-
-    def step(*inputs):
-        emission = Emission(program, tf.compat.v1.get_default_graph(), inputs)
-        emission.run(schedule.plan, needed_waits(program.graph, schedule.plan, Within(schedule.peak_bytes)))
-        made.append(emission)
-        return [emission.tensor(t) for t in program.step.outputs]
-
-    specs = [tf.TensorSpec(t.shape, t.dtype) for t in program.step.inputs]
-    graph = tf.function(step, autograph=False).get_concrete_function(*specs).graph
-    return program, schedule, made[0], graph
-
-
-def _emitted_strictly(program, schedule):
-    """The same in one strict order: what was emitted for what, and where."""
+def _emitted(program, run):
+    """What `run` emits for a program's step: what was emitted for what, and where."""
     made = []
 
     def step(*inputs):
         made.append(Emission(program, tf.compat.v1.get_default_graph(), inputs))
-        made[0].run_strictly(schedule.plan)
+        run(made[0])
         return [made[0].tensor(t) for t in program.step.outputs]
 
     specs = [tf.TensorSpec(t.shape, t.dtype) for t in program.step.inputs]
     graph = tf.function(step, autograph=False).get_concrete_function(*specs).graph
     return made[0], graph
+
+
+@functools.cache
+def _emission(name):
+    """The tightly planned step of a case, emitted in loose order."""
+    program = program_of_case(name)
+    budget = int(CASES[name].budget * keep_all(program.graph).peak_bytes)
+    schedule = solve(program.graph, budget, options=SolveOptions(10, gap=1.0))
+    waits = needed_waits(program.graph, schedule.plan, Within(schedule.peak_bytes))
+    return program, schedule, *_emitted(program, lambda emission: emission.run(schedule.plan, waits))
 
 
 @pytest.mark.parametrize("name", ["residual", "transformer", "recurrent", "branches", "mixed"])
@@ -310,7 +301,7 @@ def test_results_keep_their_structure():
 def test_no_two_copies_read_the_same(name):
     """Grappler would take them for one, and keep its value from the first reader to the last."""
     program, schedule, _, _ = _emission(name)
-    emission, _ = _emitted_strictly(program, schedule)
+    emission, _ = _emitted(program, lambda emission: emission.run_strictly(schedule.plan))
     again = {op: copies for op, copies in emission.copies.items() if len(copies) > 1 and program.classes[op] == LARGE}
     assert again
     for op, copies in again.items():
@@ -323,7 +314,7 @@ def test_variables_are_assigned_when_nothing_reads_their_values(strict):
     """Or TensorFlow would copy them, and each step would find them elsewhere."""
     program, schedule, emission, graph = _emission("residual")
     if strict:
-        emission, graph = _emitted_strictly(program, schedule)
+        emission, graph = _emitted(program, lambda emission: emission.run_strictly(schedule.plan))
     before: dict[tf.Operation, set[tf.Operation]] = {}
     for op in graph.get_operations():
         parents = [*(t.op for t in op.inputs), *op.control_inputs]

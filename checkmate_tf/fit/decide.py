@@ -10,7 +10,7 @@ and costs parallelism, more in some networks than in others.
 
 1. Where the allocator has a model, a target is what it will take. It is asked for both orders, and the schedule that
    is expected to cost less is measured. Mostly that is all. Steps out of order need more memory, and so cost more
-   recomputation. Where they exceed the budget once, strict order is left. If the model is found to be wrong, the rest
+   recomputation. Once they exceed the budget, only strict order is tried. If the model is found to be wrong, the rest
    goes on without it.
 2. Else a target is the bytes of a schedule. The first schedule that is unsteady is measured in strict order, too. So is
    the first one that is over the budget while none that fits costs as little.

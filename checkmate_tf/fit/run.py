@@ -97,7 +97,7 @@ def _refusal(job: Job, error: InfeasibleBudgetError) -> InfeasibleBudgetError:
         return bare(error)
     least = error.minimum_bytes
     more = POLICY.kept_ready(job.subject.program.input_bytes, job.budget_bytes, least)
-    return bare(InfeasibleBudgetError(f"{error}{more}", error.budget_bytes, least, False, error.sequence))
+    return InfeasibleBudgetError(f"{error}{more}", error.budget_bytes, least, False, error.sequence)
 
 
 def with_memory(job: Job) -> Job:

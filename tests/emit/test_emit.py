@@ -33,6 +33,15 @@ from checkmate_tf.trace.program import LARGE
 pytestmark = pytest.mark.usefixtures("fresh_keras")
 
 
+def _assert_trains_equally(case):
+    plain, compiled = make(case), make(case)
+    history = train(plain, case)
+    compile_quickly(compiled, case)
+    assert compiled.checkmate.recomputations > 0
+    assert train(compiled, case) == history
+    assert_same_state(plain, compiled)
+
+
 @pytest.mark.feature("Models", "functional models", name=["residual", "unet", "separable", "sums", "dense"])
 @pytest.mark.feature("Models", "Sequential models", name="sequential")
 @pytest.mark.feature("Models", "subclassed models", name="subclassed")
@@ -45,13 +54,7 @@ pytestmark = pytest.mark.usefixtures("fresh_keras")
 @pytest.mark.usefixtures("no_grappler")
 @pytest.mark.parametrize("name", CASES)
 def test_training_is_equal_bit_by_bit(name):
-    case = CASES[name]
-    plain, compiled = make(case), make(case)
-    history = train(plain, case)
-    compile_quickly(compiled, case)
-    assert compiled.checkmate.recomputations > 0
-    assert train(compiled, case) == history
-    assert_same_state(plain, compiled)
+    _assert_trains_equally(CASES[name])
 
 
 @pytest.mark.parametrize("strict", [False, True], ids=["loose", "strict"])
@@ -60,13 +63,7 @@ def test_training_is_equal_with_grappler(monkeypatch, name, strict):
     """Grappler sees what it sees in a plain step wherever it could round in another way."""
     if strict:
         monkeypatch.setattr(Limits, "order", lambda *_: Strict())
-    case = CASES[name]
-    plain, compiled = make(case), make(case)
-    history = train(plain, case)
-    compile_quickly(compiled, case)
-    assert compiled.checkmate.recomputations > 0
-    assert train(compiled, case) == history
-    assert_same_state(plain, compiled)
+    _assert_trains_equally(CASES[name])
 
 
 def _frozen_filters():
@@ -82,13 +79,7 @@ def _frozen_filters():
 
 def test_biases_of_frozen_filters_are_trained():
     """Nothing waits for a filter's gradient that never comes. (With Grappler off, a plain step computes it.)"""
-    case = Case(_frozen_filters, images(16), budget=0.75)
-    plain, compiled = make(case), make(case)
-    history = train(plain, case)
-    compile_quickly(compiled, case)
-    assert compiled.checkmate.recomputations > 0
-    assert train(compiled, case) == history
-    assert_same_state(plain, compiled)
+    _assert_trains_equally(Case(_frozen_filters, images(16), budget=0.75))
 
 
 def _emitted(program, run):

@@ -84,10 +84,7 @@ def plan_step(
             return PlannedStep(subject, other.schedule, other.order, other.report, batch_size, options.jit_compile)
     job = Job(subject, budget_bytes, device, options, _places(distribution))
     if distribution is None:
-        batches = POLICY.reserved_batches(options.prefetch)
-        small = small_bytes(kernels_of(subject.program), plain.sequence, SMALL_BYTES, GRAIN)
-        most = int(POLICY.reserves * budget_bytes)
-        keep_batch_reserves(device, subject.program.batch_bytes, batches, most, small)
+        _keep_reserves(job, plain)
         job = with_memory(job)
     reason = HOW_TO_MEASURE if distribution is None else NOT_MEASURED
     try:
@@ -111,6 +108,7 @@ def plan_again(
     options: PlanOptions,
     distribution: Distribution | None = None,
     expected: bool = False,
+    batch_bytes: int = 0,
 ) -> PlannedStep:
     """Make a plan that leaves room for what shares the device in training: input pipeline, callbacks, evaluation.
 
@@ -127,6 +125,8 @@ def plan_again(
     distribution : Distribution, optional
     expected : bool
         Whether `peak_bytes` is expected, and no step has taken it yet.
+    batch_bytes : int
+        What of it is for batches that are kept ready, more than the plan was made for. The new plan is made with them.
 
     Raises
     ------
@@ -137,9 +137,11 @@ def plan_again(
     ledger = Ledger(dict(report.seconds))
     come = device.foreign_bytes(planned.program.variable_bytes)
     resident = max(0, come - report.foreign_bytes)  # part of every measurement from now on
-    reserved = max(0, peak_bytes - (report.sure_bytes or report.predicted_peak_bytes) - resident)
+    reserved = max(0, peak_bytes - batch_bytes - (report.sure_bytes or report.predicted_peak_bytes) - resident)
     job = Job(planned.subject, report.budget_bytes - reserved, device, options, _places(distribution))
     if distribution is None:
+        if batch_bytes:
+            _keep_reserves(job, keep_all(job.subject.graph))
         job = with_memory(job)
     target = planned.schedule.peak_bytes - (peak_bytes - int(POLICY.sure * report.budget_bytes))
     in_order = expected and not report.strict  # steps out of order took no more than expected so far
@@ -236,6 +238,14 @@ def _cheaper(plain: Job, coded: Candidate, ledger: Ledger) -> Candidate | None:
 
 def _cost(found: Candidate) -> float:
     return expected_cost(found.schedule.cost, found.strict, found.strict_cost, POLICY)
+
+
+def _keep_reserves(job: Job, plain: Schedule) -> None:
+    """Keep free chunks for what comes and goes beside the values of a step: batches, and small values."""
+    program = job.subject.program
+    batches = POLICY.reserved_batches(job.options.prefetch)
+    small = small_bytes(kernels_of(program), plain.sequence, SMALL_BYTES, GRAIN)
+    keep_batch_reserves(job.device, program.batch_bytes, batches, int(POLICY.reserves * job.budget_bytes), small)
 
 
 def _with_time(job: Job, ledger: Ledger) -> Job:

@@ -74,8 +74,10 @@ class FitPolicy:
         Of the seconds left for solving: what one target may take. Measurements will ask for others.
     least_seconds : float
         At least, to make the schedule of least known peak cheaper.
+    ahead : int
+        Batches that are made ahead of the step where `fit` reads arrays: it is held to that.
     batches : int
-        How many to keep reserves for. `fit` on arrays keeps six ready; gradients of about their size lie there, too.
+        How many to keep reserves for where a pipeline of the user's makes them: `prefetch(AUTOTUNE)` keeps six ready.
     batches_on_device : int
         How many batches a device that is not the host holds while it trains: one in use, and one that comes.
     reserves : float
@@ -120,6 +122,7 @@ class FitPolicy:
     out_of_memory: float = 0.1
     solve_share: float = 0.5
     least_seconds: float = 8.0
+    ahead: int = 1
     batches: int = 8
     batches_on_device: int = 2
     reserves: float = 0.2
@@ -145,10 +148,10 @@ class FitPolicy:
 
     def ready_batches(self, prefetch: int | None) -> int:
         """How many of them are ready, beside the one in use and the one that is being made."""
-        return max(0, self.held_batches(prefetch) - 2)
+        return max(min(1, prefetch or 0), self.held_batches(prefetch) - 2)
 
     def kept_ready(self, batch_bytes: int, budget_bytes: int, least_bytes: int) -> str:
-        """What a refusal says of batches that `fit` on arrays keeps ready; empty where they take little of the budget.
+        """What a refusal says of batches that a pipeline keeps ready; empty where they take little of the budget.
 
         Parameters
         ----------
@@ -160,8 +163,8 @@ class FitPolicy:
         if fewer <= self.batches_named * budget_bytes:
             return ""
         return (
-            f". Batches that fit() on arrays keeps ready take much of that: about {format_bytes(least_bytes - fewer)} "
-            "would do with a tf.data pipeline that ends in prefetch(1), and compile(..., prefetch=1)"
+            f". Batches that a pipeline keeps ready take much of that: about {format_bytes(least_bytes - fewer)} would "
+            "do with one that ends in prefetch(1), and compile(..., prefetch=1)"
         )
 
     def reserved_batches(self, prefetch: int | None) -> int:

@@ -84,7 +84,8 @@ def compile(  # noqa: A001 - the name that the package offers
         to compute it again. The numbers stay the same, bit by bit.
     prefetch : int, optional
         For a CPU, where the input pipeline shares the device: how many batches your pipeline keeps ready beside the one
-        in use. Plans are measured with as many. By default as `fit` feeds arrays, which keeps several.
+        in use. Plans are measured with as many. By default `fit` on arrays is expected, and it is held to one batch
+        ahead. If it is given a pipeline of yours instead (or `data` is one), there is room for several.
 
     Returns
     -------
@@ -118,7 +119,8 @@ def compile(  # noqa: A001 - the name that the package offers
     with progress_bars(progress) as tell:
         options = replace(options, progress=tell, jit_compile=jit_compile, sample=sample_of(data, batch))
         earlier = getattr(model, "_checkmate_controller", None)
-        controller = Controller(model, options, batch, _plain_step(model), distribution)
+        told = isinstance(data, tf.data.Dataset)
+        controller = Controller(model, options, batch, _plain_step(model), distribution, told)
         controller.plan(spec)
     if earlier is not None:
         restore(model)

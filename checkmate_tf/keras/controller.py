@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import logging
@@ -23,6 +24,7 @@ from ..fit.policy import POLICY
 from ..report import Report
 from ..trace.sums import grappler_sorts
 from ..units import Budget, format_bytes
+from .feeding import Feed, is_pipeline
 from .frameworks import compiled_with, in_thread
 from .jit import resolve_jit
 from .spec import open_batch, spec_of_tensors
@@ -68,6 +70,9 @@ class Controller:
     sorts : bool or None
         Whether Grappler was on when the train function was made. A trace keeps its order of terms, and Grappler changes
         that order, so the function is made again when this changes.
+    told : bool
+        Whether the user says how many batches are kept ready, or gave a pipeline. If not, `fit` on arrays is expected,
+        which is held to one batch ahead.
     """
 
     def __init__(
@@ -77,9 +82,11 @@ class Controller:
         batch_size: int,
         plain_step: Callable[[Any], Any],
         distribution: Distribution | None = None,
+        told: bool = True,
     ):
         self.model = model
-        self.options = options
+        self.told = told or options.prefetch is not None or distribution is not None
+        self.options = options if self.told else replace(options, prefetch=POLICY.ahead)
         self.distribution = distribution
         self.batch_size = batch_size if distribution is None else distribution.share(batch_size)
         self.replicas = 1 if distribution is None else distribution.replicas
@@ -89,6 +96,7 @@ class Controller:
         self.earlier: list[Known] = []
         self.key: Any = None
         self.sorts: bool | None = None
+        self.feed = Feed()
         self.unfit = 0  # least peak, bytes, for which no plan could be made
         self.attached = self.compiled_since = False
         self.before: dict[str, Any] = {}
@@ -190,7 +198,7 @@ class Controller:
                 self.sorts = grappler_sorts()
             self._make_plainly(make, force)
             if not getattr(model.train_function, "checkmate", False):
-                _put(model, "train_function", _guard(model.train_function, self.runs, self.watch))
+                _put(model, "train_function", self._guarded(model.train_function))
             return model.train_function  # Keras 3 reads the attribute, tf_keras the result
 
         _put(model, "train_step", train_step)
@@ -221,8 +229,56 @@ class Controller:
         if not self.compiled_since and self.compiled == _Same(compiled_with(self.model)):  # else the user has set it
             self.model.jit_compile = self.jit_compile
 
-    def make_room(self) -> None:
+    def _guarded(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A train function that feeds the planned step, watches it, and raises errors of ours."""
+
+        @functools.wraps(function)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            if args:
+                args = (self.fed(args[0]), *args[1:])
+                if not self.told and self._more_batches(args[0]):
+                    return self.model.train_function(*args, **kwargs)
+            with batch_errors():
+                result = function(*args, **kwargs)
+            self.watch()
+            return result
+
+        guarded.checkmate = True  # type: ignore[attr-defined]
+        return guarded
+
+    def fed(self, data: Any) -> Any:
+        """What `fit` trains on next: the same, or what makes fewer batches ahead. Notes which plan serves it."""
+        with contextlib.suppress(AttributeError, CheckmateError):  # batches one by one, or of replicas
+            if self.note(data.element_spec):  # only an iterator tells that in advance
+                _put(self.model, "checkmate", self.report)
+        ahead = self.options.prefetch
+        if not is_pipeline(data) or ahead is None or ahead > POLICY.ahead or not self._shares_memory():
+            return data
+        return self.feed.held(data) or data
+
+    def _more_batches(self, data: Any) -> bool:
+        """Plan again if a pipeline came that may keep more batches ready than were expected. Returns whether it was."""
+        if not is_pipeline(data) or self.feed.holds(data) or not self._shares_memory():
+            return False
+        trained = self.model.train_function
+        self.told, self.options = True, replace(self.options, prefetch=None)
+        self.make_room(POLICY.held_batches(None) - POLICY.held_batches(POLICY.ahead))
+        if self.model.train_function is trained:
+            return False
+        self.model.make_train_function(force=True)
+        return True
+
+    def _shares_memory(self) -> bool:
+        """Whether batches lie in memory that plans are measured in."""
+        return self.distribution is None and self.options.verify and (d := self._device()).is_cpu and d.measurable
+
+    def make_room(self, batches: int = 0) -> None:
         """Plan again before training, if what has come to the device since (the data of `fit`) will fill the budget.
+
+        Parameters
+        ----------
+        batches : int
+            How many more are kept ready than the plan was made for.
 
         Raises
         ------
@@ -239,20 +295,22 @@ class Controller:
         device.forget_peak(max(report.budget_bytes, report.training_peak_bytes or 0))  # something else ran meanwhile
         if report.replanned >= POLICY.plans_again:  # no reason to refuse what may train as it did
             return
-        peak = expected_peak_bytes(planned, device)
+        more = batches * report.input_bytes
+        peak = expected_peak_bytes(planned, device) + more
         if report.measured_peak_bytes is None or not POLICY.full * report.budget_bytes < peak < (
             self.unfit or peak + 1
         ):
             return
         log.info("%s: %s are expected while training", self.model.name, format_bytes(peak))
         try:
-            self._plan_again(key, peak, expected=True)
+            self._plan_again(key, peak, expected=True, batch_bytes=more)
         except InfeasibleBudgetError as error:
             if peak > report.budget_bytes and POLICY.beyond_limit(peak, device.limit_bytes, device.is_cpu):
                 raise InfeasibleBudgetError(
                     f"with its data the training of {self.model.name!r} is expected to need {format_bytes(peak)} of "
                     f"the {format_bytes(device.limit_bytes)} that its allocator may take, and there is no smaller plan "
-                    f"({error}); give fit a tf.data.Dataset that reads batch by batch, or lower the batch size",
+                    f"({error}); give fit a tf.data.Dataset that reads batch by batch, and ends in prefetch(1) with "
+                    "compile(..., prefetch=1), or lower the batch size",
                     report.budget_bytes,
                     peak,
                     proven=False,
@@ -261,15 +319,6 @@ class Controller:
             self.unfit = peak
             return
         _put(self.model, "train_function", None)
-
-    def runs(self, data: Any) -> None:
-        """Note which plan serves the data that `fit` trains on next. Only an iterator tells that in advance."""
-        try:
-            changed = self.note(data.element_spec)
-        except (AttributeError, CheckmateError):  # batches one by one, or of replicas
-            return
-        if changed:
-            _put(self.model, "checkmate", self.report)
 
     def note(self, spec: Any) -> bool:
         """Note that the plan for such batches trains, if there is one. Returns whether the plan changes by that."""
@@ -310,7 +359,7 @@ class Controller:
     def _device(self) -> Device:
         return find_device() if self.distribution is None else self.distribution.device
 
-    def _plan_again(self, key: Any, peak: int, expected: bool = False) -> None:
+    def _plan_again(self, key: Any, peak: int, expected: bool = False, batch_bytes: int = 0) -> None:
         """Replace the plan at `key` by one that leaves room for all else that training allocates.
 
         Raises
@@ -328,7 +377,7 @@ class Controller:
                 peak,
                 proven=False,
             )
-        again = self.plans[key] = plan_again(planned, peak, self.options, self.distribution, expected)
+        again = self.plans[key] = plan_again(planned, peak, self.options, self.distribution, expected, batch_bytes)
         self.earlier.append(again.known)
         _put(self.model, "checkmate", self.report)
         log.warning(
@@ -430,18 +479,3 @@ class batch_errors:  # noqa: N801 - reads as a context
             raise error.__context__ from None  # autograph, under tf_keras, raises its own in the place of ours
         if isinstance(error, tf.errors.InvalidArgumentError) and _TOO_LARGE in str(error):
             raise BatchSizeError(str(error).split(_TOO_LARGE)[1]) from None
-
-
-def _guard(
-    function: Callable[..., Any], before: Callable[[Any], None], after: Callable[[], None]
-) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        before(args[0] if args else None)
-        with batch_errors():
-            result = function(*args, **kwargs)
-        after()
-        return result
-
-    guarded.checkmate = True  # type: ignore[attr-defined]
-    return guarded

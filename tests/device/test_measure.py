@@ -183,7 +183,10 @@ def test_a_pipeline_keeps_a_whole_number_of_batches(prefetch):
 
 def test_plans_are_measured_with_the_batches_that_the_pipeline_keeps(monkeypatch):
     fed, real = [], run.fed_as_by_fit
-    monkeypatch.setattr(run, "fed_as_by_fit", lambda *given: fed.append(given[3:]) or real(*given))
-    compile_quickly(make(DENSE), DENSE, verify=True, budget="10GB", prefetch=2)
-    compile_quickly(make(DENSE), DENSE, verify=True, budget="10GB")
-    assert set(fed) == {(POLICY.ready_batches(2),), (POLICY.ready_batches(None),)} == {(1,), (5,)}
+    monkeypatch.setattr(run, "fed_as_by_fit", lambda *given: fed.append(given[3]) or real(*given))
+    pipeline = tf.data.Dataset.from_tensors(DENSE.data(DENSE.batch))
+    for options, ready in (({"prefetch": 3}, 2), ({}, 1), ({"data": pipeline}, 5)):
+        fed.clear()
+        compile_quickly(make(DENSE), DENSE, verify=True, budget="10GB", **options)
+        assert set(fed) == {ready}
+    assert [POLICY.ready_batches(k) for k in (0, 1, 2, 3, None)] == [0, 1, 1, 2, 5]

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import keras
 import pytest
+import tensorflow as tf
 from allocators import measures, says, steady
 from budgets import peaks_of
 from cases import DENSE, Case, compile_quickly, make, train
@@ -207,7 +208,8 @@ def test_a_promise_that_cannot_be_kept_is_refused(monkeypatch):
 def test_a_refusal_says_what_batches_that_are_kept_ready_take(monkeypatch):
     measures(monkeypatch, 10**7)
     monkeypatch.setattr(run, "POLICY", replace(POLICY, batches_named=0.0))
-    for options, told in (({}, True), ({"prefetch": 1}, False)):
+    pipeline = tf.data.Dataset.from_tensors(DENSE.data(DENSE.batch))
+    for options, told in (({"data": pipeline}, True), ({"data": pipeline, "prefetch": 1}, False), ({}, False)):
         with pytest.raises(InfeasibleBudgetError) as caught:
             compile_quickly(make(DENSE), DENSE, verify=True, budget=0.8, time_limit=2, **options)
         assert ("compile(..., prefetch=1)" in str(caught.value)) == told

@@ -11,6 +11,7 @@ import time
 __all__ = [
     "STEPS",
     "compare",
+    "device_data",
     "differences",
     "every_variable",
     "first_step",
@@ -24,6 +25,17 @@ __all__ = [
 STEPS = 3  # batches that a model is trained on
 
 
+def device_data(network, batches: int = STEPS) -> list:
+    """Whole batches as tensors that lie in the device's memory, as the data of `fit` does.
+
+    Of an array TensorFlow makes a copy there, or elsewhere, as chance has it. So peaks of equal runs would differ by
+    the whole data. Made before `compile`, it is part of what plans are made for.
+    """
+    import tensorflow as tf
+
+    return [tf.raw_ops.DeepCopy(x=tf.constant(array)) for array in network.data(batches)]
+
+
 def every_variable(model) -> list:
     """Weights, BN statistics, seeds, optimizer slots, metrics."""
     variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
@@ -35,15 +47,17 @@ def reset(model, values: list) -> None:
         v.assign(value)
 
 
-def peaks(model, network) -> tuple[int, int]:
+def peaks(model, network, data: list) -> tuple[int, int]:
     """Peak of the allocator over eight training steps, and over a fit, whose input pipeline shares the CPU.
+
+    `data` is that of `device_data`, and part of both peaks.
 
     The first step is for warming up. Variables end as they began. Where a compiled model plans again meanwhile, both
     are taken of the plan that it ends with.
     """
     import tensorflow as tf
 
-    x, y = network.data(STEPS)
+    x, y = data
     batch = x[: network.batch_size], y[: network.batch_size]
     model.train_on_batch(*batch)
     before = [v.numpy() for v in every_variable(model)]

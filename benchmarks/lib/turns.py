@@ -156,10 +156,10 @@ def serve_runner(request: dict) -> None:
 def prepared(network: Network, request: dict) -> tuple[keras.Model | None, State, dict]:
     """The model, its variables before any step, and its peak; no model if ours was refused."""
     import checkmate_tf
-    from benchmarks.lib.training import every_variable, peaks
+    from benchmarks.lib.training import device_data, every_variable, peaks
 
     way = request["way"]
-    model = build(network, way)
+    model, data = build(network, way), device_data(network)
     found: dict = {"outcome": "measured"}
     if way["way"] == "ours":
         try:
@@ -167,7 +167,7 @@ def prepared(network: Network, request: dict) -> tuple[keras.Model | None, State
         except checkmate_tf.InfeasibleBudgetError as error:
             return None, [], {"outcome": "refused", "least_bytes": error.minimum_bytes, "reason": str(error)}
     start = [(v, v.numpy()) for v in every_variable(model)]
-    found["peak_bytes"], found["fit_peak_bytes"] = peaks(model, network)
+    found["peak_bytes"], found["fit_peak_bytes"] = peaks(model, network, data)
     if way["way"] == "ours":
         report = model.checkmate.to_dict()
         found |= {

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.lib.cells import FAILED, read_cells, run_cells
 from benchmarks.lib.options import common_options, serve_child
 from benchmarks.lib.tables import markdown, new_figure, write_rows
-from benchmarks.lib.training import STEPS, every_variable, peaks, reset, time_steps, unwatch
+from benchmarks.lib.training import device_data, every_variable, peaks, reset, time_steps, unwatch
 
 NETWORKS = ("resnet50", "unet", "mobilenet", "vgg16", "transformer", "lstm", "small")
 FULL, QUICK = NETWORKS[:2], ("mobilenet",)
@@ -88,7 +88,7 @@ def child_plain(request: dict) -> dict:
     from benchmarks.lib.networks import NETWORKS as known
 
     network = known[request["network"]]
-    steps, fit = peaks(network.model(), network)
+    steps, fit = peaks(network.model(), network, device_data(network))
     return {"outcome": "measured", "steps_bytes": steps, "fit_bytes": fit}
 
 
@@ -99,6 +99,7 @@ def child_least(request: dict) -> dict:
 
     network = known[request["network"]]
     model, budget, named = network.model(), TOO_SMALL, []
+    data = device_data(network)  # is part of all budgets
     for _ in range(ASKS):
         try:
             compiled(model, network, budget, request["time_limit"])
@@ -106,6 +107,7 @@ def child_least(request: dict) -> dict:
             budget = error.minimum_bytes
             named.append(budget)
         else:
+            del data
             return {"outcome": "accepted", "budget_bytes": budget, "named_bytes": named}
     return {"outcome": FAILED, "reason": f"refused {ASKS} times, although errors named {named} bytes"}
 
@@ -120,16 +122,17 @@ def child_cell(request: dict) -> dict:
     from benchmarks.lib.networks import NETWORKS as known
 
     network = known[request["network"]]
-    model = network.model()
+    model, data = network.model(), device_data(network)
     begun = time.perf_counter()
     try:
         compiled(model, network, request["budget_bytes"], request["time_limit"])
     except checkmate_tf.InfeasibleBudgetError as error:
         return {"outcome": "refused", "reason": str(error), "least_bytes": error.minimum_bytes}
     seconds, made = time.perf_counter() - begun, model.checkmate
-    x, y = network.data(STEPS)
+    x, y = data
     tf.config.experimental.reset_memory_stats("CPU:0")
     model.fit(x, y, batch_size=network.batch_size, shuffle=False, verbose=0)
+    del x, y, data
     fit = int(tf.config.experimental.get_memory_info("CPU:0")["peak"])
     report = model.checkmate  # of the plan that trains, which may be another by now
     start = [v.numpy() for v in every_variable(model)]

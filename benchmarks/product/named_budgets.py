@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.lib.cells import FAILED, read_cells, run_cells
 from benchmarks.lib.options import common_options, serve_child
 from benchmarks.lib.tables import markdown, write_rows
-from benchmarks.lib.training import STEPS
+from benchmarks.lib.training import device_data
 
 MODELS = (
     "dense", "dropout", "shared", "conv", "batchnorm", "pooling", "separable", "depthwise", "dilated", "groupnorm",
@@ -103,12 +103,12 @@ def trained(model: Any, network: Any, budget: int, time_limit: float) -> dict:
 
     import checkmate_tf
 
+    x, y = device_data(network)
     begun = time.perf_counter()
     checkmate_tf.compile(
         model, budget=budget, data=network.data(1), time_limit=time_limit, progress=False, cache=False
     )  # fmt: skip
     seconds, report = time.perf_counter() - begun, model.checkmate
-    x, y = network.data(STEPS)
     tf.config.experimental.reset_memory_stats("CPU:0")
     model.fit(x, y, batch_size=network.batch_size, shuffle=False, verbose=0)
     return {

@@ -96,14 +96,18 @@ def answer(request: dict) -> dict:
     import checkmate_tf
     from benchmarks.lib.networks import NETWORKS as known
     from benchmarks.lib.unseen_networks import UNSEEN as unseen
+    from checkmate_tf.allocator.kernel import GRAIN
+    from checkmate_tf.allocator.sequence import small_bytes
     from checkmate_tf.device.measure import find_device
     from checkmate_tf.device.region import reserve
-    from checkmate_tf.device.reserves import keep_batch_reserves
+    from checkmate_tf.device.reserves import SMALL_BYTES, keep_batch_reserves
     from checkmate_tf.emit.ordering import Strict, Within
     from checkmate_tf.fit.options import PlanOptions
     from checkmate_tf.fit.policy import POLICY
     from checkmate_tf.keras.controller import Controller
     from checkmate_tf.keras.spec import data_spec
+    from checkmate_tf.schedule import keep_all
+    from checkmate_tf.trace.kernels import kernels_of
     from checkmate_tf.units import parse_budget
 
     begun = time.perf_counter()
@@ -126,9 +130,11 @@ def answer(request: dict) -> dict:
             "reason": "no schedule has so little",
         }
     del plain
-    batches, peak = POLICY.batches, planned.schedule.peak_bytes
+    batches, peak = POLICY.held_batches(POLICY.ahead), planned.schedule.peak_bytes
     reserve(device, budget)
-    keep_batch_reserves(device, planned.program.batch_bytes, batches, int(POLICY.reserves * budget))
+    small = small_bytes(kernels_of(planned.program), keep_all(planned.program.graph).sequence, SMALL_BYTES, GRAIN)
+    reserved = POLICY.reserved_batches(POLICY.ahead)
+    keep_batch_reserves(device, planned.program.batch_bytes, reserved, int(POLICY.reserves * budget), small)
     strict = predicted_and_measured(planned, network, device, Strict(), batches)
     loose = predicted_and_measured(planned, network, device, Within(int(LOOSE * peak)), batches)
     return {
@@ -158,11 +164,12 @@ def predicted_and_measured(planned: PlannedStep, network: Any, device: Device, o
     from checkmate_tf.device.measure import fed_as_by_fit
     from checkmate_tf.emit.emit import emit
     from checkmate_tf.emit.ordering import Strict
+    from checkmate_tf.fit.policy import POLICY
     from checkmate_tf.trace.kernels import constants_of
 
     program, plan = planned.program, planned.schedule.plan
     strict = isinstance(order, Strict)
-    data = [tf.constant(a) for a in network.data(1)]
+    data = network.data(1)
     coming = [*constants_of(program), *batches * program.batch_bytes]
     memory = memory_of(planned, device, coming)
     placed, place_ms = placed_in(memory, planned, order)
@@ -172,7 +179,8 @@ def predicted_and_measured(planned: PlannedStep, network: Any, device: Device, o
         "place_ms": place_ms,
     }
     resident = device.current_bytes()
-    step = fed_as_by_fit(lambda *given: emit(program, plan, order, given), data, device)
+    ready = POLICY.ready_batches(POLICY.ahead)
+    step = fed_as_by_fit(lambda *given: emit(program, plan, order, given), data, device, ready)
     del data
     for _ in range(WARMING):
         step()

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from ..report import Peak
 from ..trace.step import TracedStep
@@ -179,7 +180,11 @@ def moved_by_steps(step: TracedStep) -> str:
 
 
 def fed_as_by_fit(
-    function: Callable[..., Any], batch: Sequence[tf.Tensor], device: Device, ready: int = 5
+    function: Callable[..., Any],
+    batch: Sequence[NDArray[Any]],
+    device: Device,
+    ready: int = 5,
+    places: Sequence[str] = (),
 ) -> Callable[[], Any]:
     """A training step on new data each time, fed as `fit` feeds it.
 
@@ -190,18 +195,36 @@ def fed_as_by_fit(
     ----------
     function : callable (*tensors)
         The step, to be traced.
-    batch : sequence of tf.Tensor
+    batch : sequence of arrays
         Its inputs.
     ready : int
-        Batches that the pipeline keeps ready beside the one in use and the one that it makes. `fit` on arrays comes to
-        five, more or less. Here it is always the same number, so that peaks can be compared.
+        Batches that the pipeline keeps ready beside the one in use and the one that it makes. Here it is always the
+        same number, so that peaks can be compared.
+    places : sequence of str, optional
+        The devices of replicas, each with its part of the inputs. By default all are on one device.
+
+    Notes
+    -----
+    On the CPU the pipeline reads the arrays themselves. Of a tensor TensorFlow may or may not make a copy in the
+    allocator, and it would be there in every step.
     """
-    specs = [tf.TensorSpec(t.shape, t.dtype) for t in batch]
     if not batch or not device.is_cpu:
+        tensors = []
+        for k, array in enumerate(batch):
+            with tf.device(places[k * len(places) // len(batch)] if places else None):
+                tensors.append(tf.constant(array))
+        specs = [tf.TensorSpec(t.shape, t.dtype) for t in tensors]
         concrete = tf.function(function, autograph=False).get_concrete_function(*specs)
-        return lambda: concrete(*map(_copied, batch))
-    data = tf.data.Dataset.from_tensors(tuple(batch)).repeat()
-    data = data.map(lambda *tensors: tuple(tf.raw_ops.DeepCopy(x=t) for t in tensors))
+        return lambda: concrete(*map(_copied, tensors))
+    arrays = tuple(batch)
+    types, shapes = [tf.as_dtype(a.dtype) for a in arrays], [a.shape for a in arrays]
+
+    def copied(*tensors: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        known = map(tf.ensure_shape, tensors, shapes)
+        return tuple(tf.raw_ops.DeepCopy(x=t) for t in known)
+
+    data = tf.data.Dataset.range(1).repeat()
+    data = data.map(lambda _: tuple(tf.numpy_function(lambda: arrays, [], types))).map(copied)
     feed = iter(data.prefetch(ready))  # where none is asked for, tf.data would put a prefetch of its own
     step = tf.function(lambda: function(*next(feed)), autograph=False).get_concrete_function()
     return lambda: step()

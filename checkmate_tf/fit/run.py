@@ -200,12 +200,9 @@ def measure(job: Job, plan: Plan, order: Order, most_bytes: int | None) -> Peak 
     moved = moved_by_steps(program.step)
     if moved:
         raise NotMeasurable(f"steps read from or write to more than variables ({moved}), which cannot be undone")
-    batch = []
     inputs = [program.static.tensors[id(t)] for t in program.step.inputs]
-    for k, make in enumerate(examples(inputs, job.options.sample)):
-        with tf.device(job.places[k * len(job.places) // len(inputs)] if job.places else None):
-            batch.append(make())
-    step = fed_as_by_fit(planned, batch, device, POLICY.ready_batches(job.options.prefetch))
+    batch = examples(inputs, job.options.sample)
+    step = fed_as_by_fit(planned, batch, device, POLICY.ready_batches(job.options.prefetch), job.places)
     try:
         peak, reason = measure_peak(device, step, captured_variables(program.step.captures), most_bytes)
     except tf.errors.OpError as error:

@@ -142,7 +142,7 @@ def test_the_limit_of_the_cpu(monkeypatch, limit, expected):
 
 def test_measurements_are_fed_as_by_fit():
     seen = []
-    batch = [tf.ones([4, 2]), tf.zeros([4])]
+    batch = [np.ones([4, 2], np.float32), np.zeros([4], np.float32)]
 
     def step(x, y):
         seen.append((x.shape, y.shape))
@@ -158,7 +158,7 @@ def test_measurements_are_fed_as_by_fit():
 @pytest.mark.parametrize("ready", [0, 1, 3])
 def test_as_many_batches_are_ready_as_are_asked_for(ready):
     """A batch of 16 MiB may get a piece of up to twice its size."""
-    device, batch = find_device(), [tf.zeros([4, 2**20])]
+    device, batch = find_device(), [np.zeros([4, 2**20], np.float32)]
     gc.collect()  # what other tests left would be given back in between
     before = device.current_bytes()
     run = fed_as_by_fit(tf.reduce_sum, batch, device, ready)

@@ -26,6 +26,7 @@ from checkmate_tf.trace.step import trace_step
 __all__ = [
     "CASES",
     "DENSE",
+    "LARGE_DENSE",
     "Case",
     "assert_same_state",
     "compile_quickly",
@@ -388,6 +389,20 @@ def vectors(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 DENSE = Case(dense_model, vectors, budget=0.7)
+
+
+def large_dense_layers() -> keras.Model:
+    """Filters with large activations, below dense layers with large weights: those are best updated late."""
+    x = inputs = keras.Input((64, 64, 3))
+    for k in range(4):
+        x = layers.Conv2D(8, 3, padding="same", activation="relu", name=f"filter_{k}")(x)
+    x = layers.Flatten()(layers.MaxPooling2D(8)(x))
+    for width in (512, 1024):
+        x = layers.Dense(width, activation="relu", name=f"wide_{width}")(x)
+    return _compiled(keras.Model(inputs, layers.Dense(4, activation="softmax")(x), name="large_dense_layers"))
+
+
+LARGE_DENSE = Case(large_dense_layers, images(64), budget=0.75)
 
 CASES = {
     "residual": Case(residual, images(16)),

@@ -30,9 +30,11 @@ from .policy import POLICY
 from .solving import solve_least, solve_once
 from .state import Found, Outcome
 
-__all__ = ["Finder", "bare"]
+__all__ = ["SEARCHED", "Finder", "bare"]
 
-_VARIED = "checkmate"  # the strategy whose schedules may be varied: of another one, the user wants its own
+SEARCHED = "checkmate"
+"""The strategy whose schedules and orders may be varied: of another one, the user wants its own."""
+
 _SHARES = np.linspace(0.86, 1.07, 43)  # of a schedule's bytes, that its variants have to fit
 _WORK = 25_000  # nodes times budgets: larger graphs are varied for fewer budgets
 _FEWEST = 8  # budgets
@@ -145,7 +147,7 @@ class Finder:
             return False
         self.solved[target] = schedule
         self._add(memory, schedule)
-        if self.job.options.strategy == _VARIED:
+        if self.job.options.strategy == SEARCHED:
             with self.ledger.timed("solve"):
                 for sequence in self._variants(schedule):
                     self._add(memory, schedule, sequence)

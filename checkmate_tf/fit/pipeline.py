@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,12 +15,13 @@ from ..device.distribution import NOT_MEASURED, Distribution
 from ..device.measure import HOW_TO_MEASURE, Device, find_device
 from ..device.region import reserve
 from ..device.reserves import SMALL_BYTES, keep_batch_reserves
-from ..errors import InfeasibleBudgetError
+from ..errors import InfeasibleBudgetError, PlanError
 from ..files.schedules import read_schedule
 from ..graph import Graph
-from ..schedule import Schedule, keep_all
+from ..schedule import Schedule, keep_all, schedule_from_dict
 from ..trace.kernels import kernels_of
 from ..units import Budget
+from .finding import SEARCHED, bare
 from .job import Job, Ledger, Subject
 from .options import PlanOptions
 from .planned import Known, PlannedStep, first_report, report_again, same_graph
@@ -74,31 +76,36 @@ def plan_step(
     saved = None if options.schedule is None or earlier else read_schedule(options.schedule)
     device = _device(distribution)
     tracing = Tracing(batch_size, options, name, device, ledger)
-    subject = Subject(*tracing.program(*tracing.trace(step, spec, distribution)))
-    plain = keep_all(subject.graph)
+    free = options.strategy == SEARCHED and not options.jit_compile  # XLA has an order of its own
+    make = tracing.orders if free else lambda *traced: [tracing.program(*traced)]
+    subjects = [Subject(*one) for one in make(*tracing.trace(step, spec, distribution))]
+    subject = subjects[0] if saved is None else _of_saved(saved, subjects)
+    plain = keep_all(subjects[-1].graph)
     budget_bytes = _budget_bytes(options.budget, plain, device)
     reserve(device, budget_bytes)
     for other in reversed(earlier):
         alike = other.report.budget_bytes == budget_bytes and other.jit_compile == options.jit_compile
-        if alike and same_graph(other.schedule.graph, subject.graph):
-            return PlannedStep(subject, other.schedule, other.order, other.report, batch_size, options.jit_compile)
+        for one in subjects if alike else ():
+            if same_graph(other.schedule.graph, one.graph):
+                return PlannedStep(one, other.schedule, other.order, other.report, batch_size, options.jit_compile)
     job = Job(subject, budget_bytes, device, options, _places(distribution))
     if distribution is None:
-        _keep_reserves(job, plain)
+        _keep_reserves(job)
         job = with_memory(job)
     reason = HOW_TO_MEASURE if distribution is None else NOT_MEASURED
+    as_traced = subjects[-1] if subjects[-1] is not subject else None
     try:
-        job, found = _chosen_and_fitted(job, ledger, tracing, saved)
+        job, found = _ordered_and_fitted(job, ledger, tracing, saved, as_traced)
     except NotMeasurable as error:
         reason = str(error)
         ledger.attempts.clear()
-        job, found = _chosen_and_fitted(_unmeasured(job, error), ledger, tracing, saved)
+        job, found = _ordered_and_fitted(_unmeasured(job, error), ledger, tracing, saved, as_traced)
     report = first_report(
         job, ledger, found, plain_peak_bytes=plain.peak_bytes, batch_size=batch_size, distribution=distribution,
         reason=reason if options.verify else "verify=False",
     )  # fmt: skip
     log.info("%s", report)
-    without = subject if job.subject.encodings else None
+    without = subject if job.subject.encodings else as_traced if job.subject is subject else None
     return PlannedStep(job.subject, found.schedule, found.order, report, batch_size, options.jit_compile, without)
 
 
@@ -141,7 +148,7 @@ def plan_again(
     job = Job(planned.subject, report.budget_bytes - reserved, device, options, _places(distribution))
     if distribution is None:
         if batch_bytes:
-            _keep_reserves(job, keep_all(job.subject.graph))
+            _keep_reserves(job)
         job = with_memory(job)
     target = planned.schedule.peak_bytes - (peak_bytes - int(POLICY.sure * report.budget_bytes))
     in_order = expected and not report.strict  # steps out of order took no more than expected so far
@@ -184,6 +191,33 @@ def step_graph(
     options = PlanOptions(costs=costs, verify=False)
     tracing = Tracing(batch_size, options, name, _device(distribution), Ledger())
     return tracing.program(*tracing.trace(step, spec, distribution))[1]
+
+
+def _of_saved(saved: dict[str, Any], subjects: Sequence[Subject]) -> Subject:
+    """The subject whose graph a saved schedule is of; the first if it is of none, which is an error later."""
+    for subject in subjects:
+        with contextlib.suppress(PlanError):
+            schedule_from_dict(saved, subject.graph)
+            return subject
+    return subjects[0]
+
+
+def _ordered_and_fitted(
+    job: Job, ledger: Ledger, tracing: Tracing, saved: dict[str, Any] | None, as_traced: Subject | None
+) -> tuple[Job, Candidate]:
+    """The plan in the job's order. Where none fits in that, the one in the order traced: it may need a little less."""
+    try:
+        return _chosen_and_fitted(job, ledger, tracing, saved)
+    except InfeasibleBudgetError as error:
+        if as_traced is None:
+            raise
+        least = bare(error)
+    log.info("%s: updates come early, because there is no plan where some come late: %s", tracing.name, least)
+    other = replace(job, subject=as_traced)
+    try:
+        return _chosen_and_fitted(_with_time(with_memory(other), ledger), ledger, tracing, saved)
+    except InfeasibleBudgetError as error:
+        raise min(least, bare(error), key=lambda e: e.minimum_bytes) from None
 
 
 def _chosen_and_fitted(
@@ -240,11 +274,11 @@ def _cost(found: Candidate) -> float:
     return expected_cost(found.schedule.cost, found.strict, found.strict_cost, POLICY)
 
 
-def _keep_reserves(job: Job, plain: Schedule) -> None:
+def _keep_reserves(job: Job) -> None:
     """Keep free chunks for what comes and goes beside the values of a step: batches, and small values."""
     program = job.subject.program
     batches = POLICY.reserved_batches(job.options.prefetch)
-    small = small_bytes(kernels_of(program), plain.sequence, SMALL_BYTES, GRAIN)
+    small = small_bytes(kernels_of(program), keep_all(job.subject.graph).sequence, SMALL_BYTES, GRAIN)
     keep_batch_reserves(job.device, program.batch_bytes, batches, int(POLICY.reserves * job.budget_bytes), small)
 
 

@@ -50,7 +50,8 @@ class PlannedStep:
     jit_compile : bool
         Whether XLA compiles it.
     without : Subject or None
-        If gradients read codes, the step without codes. It is used when the budget becomes too small for codes.
+        The step without codes, if gradients read some; or else in the order traced, if some updates come later. It is
+        planned when the budget becomes too small for that.
     """
 
     subject: Subject

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+
 import tensorflow as tf
 
 from ..errors import TraceError
 from .ops import ELEMENTWISE, SUMS, inputs_of, is_source, is_stateful, view_of, writes_resource
 
-__all__ = ["early_updates", "is_gradient", "needed_operations", "topological"]
+__all__ = ["early_updates", "followers_of", "in_order_of", "is_gradient", "needed_operations", "topological"]
 
 
 def needed_operations(graph: tf.Graph, outputs: list[tf.Tensor]) -> list[tf.Operation]:
@@ -135,11 +137,69 @@ def _last_reads(order: list[tf.Operation], head: set[tf.Operation]) -> dict[tf.O
     last: dict[tf.Operation, int] = {}
     for k, op in enumerate(order):
         for t in inputs_of(op) if op in head else ():
-            while (source := view_of(t.op, t.value_index)) is not None:
-                t = inputs_of(t.op)[source]
-            if t.op.type == "ReadVariableOp":
-                last[t.op.inputs[0].op] = k
+            handle = _variable(t)
+            if handle is not None:
+                last[handle] = k
     return last
+
+
+def _variable(t: tf.Tensor) -> tf.Operation | None:
+    """The handle of the variable whose value a tensor is, seen through views; None if it is another value."""
+    while (source := view_of(t.op, t.value_index)) is not None:
+        t = inputs_of(t.op)[source]
+    return t.op.inputs[0].op if t.op.type == "ReadVariableOp" else None
+
+
+def followers_of(
+    operations: Sequence[tf.Operation],
+    node_of: Mapping[tf.Operation, int],
+    controls_of: Callable[[tf.Operation], Sequence[tf.Operation]],
+) -> list[set[int]]:
+    """For each node, the nodes that come after it in any order.
+
+    They read it, or something that is made of it without a node of its own; they wait for it by a control edge; or they
+    assign a variable whose value it reads, which may be the other way round, too. Nodes with effects on different
+    variables may come in any order.
+
+    Parameters
+    ----------
+    operations : sequence of tf.Operation
+        In topological order.
+    node_of : mapping from operation to node
+    controls_of : callable
+        What an operation comes after, beside what it reads.
+    """
+    followers: list[set[int]] = [set() for _ in range(max(node_of.values(), default=-1) + 1)]
+    behind: dict[tf.Operation, set[int]] = {}  # the nodes that an operation is made of
+    read: dict[tf.Operation, set[int]] = {}  # handle -> nodes
+    written: dict[tf.Operation, set[int]] = {}
+    for op in operations:
+        before = set[int]().union(*(behind.get(p, ()) for p in [*(t.op for t in inputs_of(op)), *controls_of(op)]))
+        node = node_of.get(op)
+        behind[op] = before if node is None else {node}
+        if node is None:
+            continue
+        for k in before - {node}:
+            followers[k].add(node)
+        handles = written if writes_resource(op) else read
+        for handle in (t.op for t in op.inputs if t.dtype == tf.resource):
+            handles.setdefault(handle, set()).add(node)
+        for variable in filter(None, map(_variable, inputs_of(op))):
+            read.setdefault(variable, set()).add(node)
+    for handle, writers in written.items():
+        for writer in writers:
+            for k in (writers | read.get(handle, set())) - {writer}:
+                followers[min(k, writer)].add(max(k, writer))
+    return followers
+
+
+def in_order_of(
+    operations: Sequence[tf.Operation], node_of: Mapping[tf.Operation, int], order: Sequence[int]
+) -> list[tf.Operation]:
+    """The operations, those of nodes in the order of their nodes."""
+    place = {k: at for at, k in enumerate(order)}
+    mine = sorted((op for op in operations if op in node_of), key=lambda op: place[node_of[op]])
+    return topological([*mine, *operations])
 
 
 def is_gradient(op: tf.Operation) -> bool:

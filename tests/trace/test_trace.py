@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+
 import keras
 import pytest
 import tensorflow as tf
-from cases import DENSE, make, program_of, program_of_case
+from cases import DENSE, LARGE_DENSE, make, program_of, program_of_case
 
 from checkmate_tf.errors import TraceError
 from checkmate_tf.trace.ops import inputs_of, is_read_only, is_source, is_stateful, view_of, writes_resource
-from checkmate_tf.trace.order import early_updates, is_gradient, needed_operations, topological
+from checkmate_tf.trace.order import (
+    early_updates,
+    followers_of,
+    in_order_of,
+    is_gradient,
+    needed_operations,
+    topological,
+)
 from checkmate_tf.trace.sizes.static import with_static_batch
 from checkmate_tf.trace.step import trace_step
 
@@ -81,6 +90,43 @@ def test_a_layers_weights_have_their_gradient_before_its_input():
                 assert position[op] < position[written]  # else the variable would be copied
     created = [op for op in step.graph.get_operations() if op.type in ("Conv2DBackpropInput", "Conv2DBackpropFilter")]
     assert created[0].type == "Conv2DBackpropInput"  # the order of a tape
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_follows_a_node_comes_after_it(name):
+    program = program_of_case(name)
+    followers = followers_of(program.step.operations, program.node_of, program.step.controls_of)
+    assert all(min(later, default=k + 1) > k for k, later in enumerate(followers))
+    for k, users in enumerate(program.graph.users):
+        assert set(users) - {len(program.nodes)} <= followers[k] | {len(followers)}  # a result has a node of its own
+    handles = {}
+    for op, k in program.node_of.items():
+        for t in op.inputs if writes_resource(op) else ():
+            if t.dtype == tf.resource:
+                handles.setdefault(t.op, []).append(k)
+    readers = [(t.op.inputs[0].op, k) for op, k in program.node_of.items() for t in inputs_of(op)
+               if t.op.type == "ReadVariableOp"]  # fmt: skip
+    pairs = [(r, w) for handle, r in readers for w in handles.get(handle, ()) if r != w]
+    assert pairs and all(max(pair) in followers[min(pair)] for pair in pairs)
+
+
+def test_operations_go_where_their_nodes_go():
+    program = program_of(make(LARGE_DENSE), LARGE_DENSE)
+    step, nodes = program.step, [k for k in range(len(program.graph)) if k < len(program.nodes)]
+    followers = followers_of(step.operations, program.node_of, step.controls_of)
+    first = next(k for k in nodes if "wide_512" in program.graph.names[k] and "MatMul_1" in program.graph.names[k])
+    moving = {first}
+    for k in nodes[first:-1]:
+        moving |= followers[k] - {nodes[-1]} if k in moving else set()
+    order = [k for k in nodes[:-1] if k not in moving] + sorted(moving) + nodes[-1:]
+    assert order != nodes
+    moved = in_order_of(step.operations, program.node_of, order)
+    assert sorted(op.name for op in moved) == sorted(op.name for op in step.operations)
+    position = {op: k for k, op in enumerate(moved)}
+    for op in moved:
+        assert all(position[p] < position[op] for p in [*(t.op for t in inputs_of(op)), *op.control_inputs])
+    places = [program.node_of[op] for op in moved if op in program.node_of]
+    assert [k for k, _ in itertools.groupby(places)] == order
 
 
 def test_operations_nobody_needs_are_left_out():

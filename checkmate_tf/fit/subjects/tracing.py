@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,9 @@ from ...costs.workspace import op_workspaces
 from ...device.distribution import Distribution
 from ...device.measure import Device
 from ...graph import Graph
+from ...schedule import keep_all
+from ...strategies.late_updates import late_updates
+from ...trace.order import followers_of, in_order_of
 from ...trace.program import Program, build_program
 from ...trace.replicas import Replicas, split_replicas
 from ...trace.sizes.static import StaticStep, with_static_batch
@@ -61,6 +64,15 @@ class Tracing:
 
     def program(self, traced: TracedStep, replicas: Replicas | None = None) -> tuple[Program, Graph]:
         """The nodes to plan, and their graph with costs; with `replicas`, nodes that run on all of them."""
+        return self._programs(traced, replicas, lambda program: [program])[0]
+
+    def orders(self, traced: TracedStep, replicas: Replicas | None = None) -> list[tuple[Program, Graph]]:
+        """The same in each order that is worth planning, the likely best first. The last one is in the order traced."""
+        return self._programs(traced, replicas, lambda program: [*_with_late_updates(program), program])
+
+    def _programs(
+        self, traced: TracedStep, replicas: Replicas | None, orders: Callable[[Program], list[Program]]
+    ) -> list[tuple[Program, Graph]]:
         with self.ledger.timed("trace"):
             batch = self.batch_size
             shapes = [tf.TensorShape([batch if d is None else d for d in t.shape]) for t in traced.inputs]
@@ -68,13 +80,25 @@ class Tracing:
         with self.ledger.timed("costs"):
             costs, scratch = _costs(traced, static, self.device, self.options)
         with self.ledger.timed("trace"):
-            program = build_program(traced, static, self.name, scratch=scratch)
-            unit = cost_unit(self.options.costs)
-            graph = program.graph.with_costs(program.node_costs(traced.operations, costs), unit)
-            if replicas is not None:
-                program = replicas.all_in(program)
-            self.options.tell("trace", 1, 1, f"{len(graph)} nodes of {len(traced.operations)} operations")
-        return program, graph
+            found = []
+            for one in orders(build_program(traced, static, self.name, scratch=scratch)):
+                graph = one.graph.with_costs(one.node_costs(traced.operations, costs), cost_unit(self.options.costs))
+                found.append((one if replicas is None else replicas.all_in(one), graph))
+            self.options.tell("trace", 1, 1, f"{len(found[-1][1])} nodes of {len(traced.operations)} operations")
+        return found
+
+
+def _with_late_updates(program: Program) -> list[Program]:
+    """The program with some updates later, if the plain step needs less memory then."""
+    step = program.step
+    if step.controls:  # its order is not that of its control inputs
+        return []
+    order = late_updates(program.graph, followers_of(step.operations, program.node_of, step.controls_of))
+    if order == sorted(order):
+        return []
+    moved = replace(step, operations=in_order_of(step.operations, program.node_of, order))
+    found = build_program(moved, program.static, program.graph.name, scratch=program.scratch)
+    return [found] if keep_all(found.graph).peak_bytes < keep_all(program.graph).peak_bytes else []
 
 
 def _costs(

@@ -93,12 +93,14 @@ def _with_late_updates(program: Program) -> list[Program]:
     step = program.step
     if step.controls:  # its order is not that of its control inputs
         return []
-    order = late_updates(program.graph, followers_of(step.operations, program.node_of, step.controls_of))
+    graph, found = program.graph, followers_of(step.operations, program.node_of, step.controls_of)
+    found += [set() for _ in range(len(graph) - len(found))]  # nodes without operations: the step's results
+    order = late_updates(graph, [later.union(users) for later, users in zip(found, graph.users, strict=True)])
     if order == sorted(order):
         return []
     moved = replace(step, operations=in_order_of(step.operations, program.node_of, order))
-    found = build_program(moved, program.static, program.graph.name, scratch=program.scratch)
-    return [found] if keep_all(found.graph).peak_bytes < keep_all(program.graph).peak_bytes else []
+    late = build_program(moved, program.static, graph.name, scratch=program.scratch)
+    return [late] if keep_all(late.graph).peak_bytes < keep_all(graph).peak_bytes else []
 
 
 def _costs(

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from cases import CASES, DENSE, Case, assert_same_state, compile_quickly, dense_model, make, state, train
+from cases import CASES, DENSE, LARGE_DENSE, Case, assert_same_state, compile_quickly, dense_model, make, state, train
 
 import checkmate_tf
 
@@ -307,9 +307,9 @@ def _function(model, loss, case, **options):
 
 
 @pytest.mark.feature("Training", "training loops of one's own (gradient_function)")
-@pytest.mark.parametrize("name", ["dense", "regularized", "unet"])
+@pytest.mark.parametrize("name", ["dense", "regularized", "unet", "large_dense"])
 def test_gradient_function_equals_a_tape(name):
-    case = CASES[name]
+    case = (CASES | {"large_dense": LARGE_DENSE})[name]
     loss = keras.losses.SparseCategoricalCrossentropy()
     models = make(case), make(case)
     plain = _tape(models[0], loss)

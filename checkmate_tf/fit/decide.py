@@ -66,11 +66,10 @@ def decide(state: State) -> Action:
 
 
 def _in_question(state: State, strict: bool) -> bool:
-    """Whether to ask for schedules in that order; out of order, only after what strict order needs is known."""
-    if strict or not state.modelled:
+    """Whether to ask for schedules in that order; out of order after strict order, where both are searched."""
+    if strict or not state.modelled or True not in state.targets:
         return True
-    in_order = state.outcomes.get(state.question(state.targets[True], True)) if True in state.targets else None
-    return isinstance(in_order, Found)
+    return isinstance(state.outcomes.get(state.question(state.targets[True], True)), Found)
 
 
 def _measure(state: State, found: Found, strict: bool, target: int) -> Measure:

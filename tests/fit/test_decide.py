@@ -367,6 +367,13 @@ def test_a_target_that_is_given_is_the_first():
     assert near.first_target == CONSTANT + 300_000  # half of what a hard limit leaves
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_with_a_model_a_target_that_is_given_is_asked_for_in_its_order(strict):
+    """A plan that is made anew for the data of `fit` stays in loose order."""
+    state = begin(limits_for(700_000, modelled=True), TRIES, 450_000, strict=strict)
+    assert decide(state) == Solve(450_000, strict, placed=True)
+
+
 def test_running_out_of_memory_lowers_the_target():
     limits = limits_for(700_000)
     state = begin(limits, TRIES)

@@ -30,7 +30,6 @@ def _trained_beside_plain(**options):
     return compiled.checkmate
 
 
-@pytest.mark.feature("Training", "large dense layers, updated when activations are gone")
 @pytest.mark.parametrize("strict", [False, True], ids=["loose", "strict"])
 @pytest.mark.parametrize("budget", [1.0, 0.75])
 def test_training_is_equal(monkeypatch, no_grappler, strict, budget):

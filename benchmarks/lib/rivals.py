@@ -136,7 +136,7 @@ def answer_peak(request: dict) -> dict:
     """Allocator's peak of a rival's step; what a rival raises is its outcome."""
     import tensorflow as tf
 
-    from benchmarks.lib.training import STEPS, device_data, every_variable, peaks
+    from benchmarks.lib.training import data_bytes, device_data, every_variable, peaks
 
     network = networks_of(request["network"], request["batch"])
     try:
@@ -153,9 +153,7 @@ def answer_peak(request: dict) -> dict:
     ) as error:
         return {"outcome": "raised", "reason": in_a_line(error)}
     step, fit = peaks(model, network, device_data(network))  # whatever fails here is not the rival's doing
-    constant = sum(v.numpy().nbytes for v in every_variable(model)) + sum(
-        a.nbytes for a in (*network.data(STEPS), *network.data(1))
-    )
+    constant = sum(v.numpy().nbytes for v in every_variable(model)) + data_bytes(network)
     return {"outcome": "measured", "peak_bytes": step, "fit_peak_bytes": fit, "constant_bytes": constant}
 
 

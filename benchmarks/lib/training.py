@@ -11,6 +11,7 @@ import time
 __all__ = [
     "STEPS",
     "compare",
+    "data_bytes",
     "device_data",
     "differences",
     "every_variable",
@@ -34,6 +35,11 @@ def device_data(network, batches: int = STEPS) -> list:
     import tensorflow as tf
 
     return [tf.raw_ops.DeepCopy(x=tf.constant(array)) for array in network.data(batches)]
+
+
+def data_bytes(network) -> int:
+    """Bytes of all that `device_data` makes, and of the batch in use."""
+    return sum(array.nbytes for batches in (STEPS, 1) for array in network.data(batches))
 
 
 def every_variable(model) -> list:

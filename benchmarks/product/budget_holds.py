@@ -29,8 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.lib.cells import ChildError, in_child
 from benchmarks.lib.options import options_for, serve_child
 from benchmarks.lib.training import (
-    STEPS,
     compare,
+    data_bytes,
     device_data,
     differences,
     every_variable,
@@ -153,7 +153,7 @@ def child_plain(request: dict) -> dict:
     model, data = network.model(), device_data(network)
     peak, fit = peaks(model, network, data)
     constant = sum(int(v.value.nbytes if hasattr(v.value, "nbytes") else _nbytes(v)) for v in every_variable(model))
-    constant += sum(a.nbytes for a in (*network.data(STEPS), *network.data(1)))  # all, and the batch in use
+    constant += data_bytes(network)
     return {"peak_bytes": peak, "fit_peak_bytes": fit, "constant_bytes": constant, "activation_bytes": peak - constant}
 
 

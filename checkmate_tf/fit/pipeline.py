@@ -76,7 +76,8 @@ def plan_step(
     saved = None if options.schedule is None or earlier else read_schedule(options.schedule)
     device = _device(distribution)
     tracing = Tracing(batch_size, options, name, device, ledger)
-    free = options.strategy == SEARCHED and not options.jit_compile and distribution is None  # XLA has its own order
+    # XLA has an order of its own, and control edges of a replica's step reach the steps of the others.
+    free = options.strategy == SEARCHED and not options.jit_compile and distribution is None
     make = tracing.orders if free else lambda *traced: [tracing.program(*traced)]
     subjects = [Subject(*one) for one in make(*tracing.trace(step, spec, distribution))]
     subject = subjects[0] if saved is None else _of_saved(saved, subjects)

@@ -38,8 +38,8 @@ def late_updates(graph: Graph, followers: Sequence[set[int]]) -> list[int]:
 
     Returns
     -------
-    list of int
-        All nodes. Those that follow a node come after it. It is 0, 1, ... where nothing is gained.
+    list of n int
+        All nodes, in the new order. Those that follow a node come after it. It is 0, 1, ... where nothing is gained.
     """
     traced = order = list(range(len(graph)))
     first = _usage(graph, traced).peak
@@ -59,7 +59,7 @@ def late_updates(graph: Graph, followers: Sequence[set[int]]) -> list[int]:
 class _Usage:
     """Bytes of a step that computes each node once, in an order, and keeps values until their last use.
 
-    What nobody reads is a result, and stays.
+    What nobody reads is a result, and stays. This only guides moves: whoever takes the order asks the evaluator.
     """
 
     during: list[int]  # while each is computed

@@ -1,4 +1,4 @@
-"""The oracle: the least cost over all frontier-advancing schedules of a tiny graph."""
+"""The oracle: the least cost over all schedules of a tiny graph, in its order or in any."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import heapq
 
 from checkmate_tf.graph import Graph
 
-__all__ = ["least_cost", "least_staged_cost"]
+__all__ = ["least_cost", "least_free_cost", "least_staged_cost"]
 
 
 def least_cost(graph: Graph, budget_bytes: int) -> float:
@@ -40,6 +40,35 @@ def least_cost(graph: Graph, budget_bytes: int) -> float:
             if total < costs.get((state[0], state[1]), float("inf")):
                 costs[state[0], state[1]] = total
                 heapq.heappush(heap, (total, state[0], tuple(sorted(state[1]))))
+    return float("inf")
+
+
+def least_free_cost(graph: Graph, budget_bytes: int) -> float:
+    """The same over all orders of first computations: Dijkstra over (values computed so far, values in memory)."""
+    n, room = len(graph), budget_bytes - graph.constant_bytes
+    sinks = {i for i in range(n) if not graph.users[i]}
+    start: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
+    costs = {start: 0.0}
+    heap: list[tuple[float, tuple[int, ...], tuple[int, ...]]] = [(0.0, (), ())]
+    while heap:
+        cost, computed, kept = heapq.heappop(heap)
+        done, memory = frozenset(computed), frozenset(kept)
+        if cost > costs[done, memory]:
+            continue
+        if len(done) == n and sinks <= memory:
+            return cost
+        live = sum(int(graph.sizes[i]) for i in memory)
+        stage = min(set(range(n + 1)) - done)
+        moves = [(done, memory - {i}, cost) for i in memory]
+        for k in set(range(n)) - memory:
+            if (k in done and stage >= graph.recompute_until[k]) or not memory.issuperset(graph.inputs[k]):
+                continue
+            if live + graph.sizes[k] + graph.workspace[k] <= room:
+                moves.append((done | {k}, memory | {k}, cost + float(graph.costs[k])))
+        for *state, total in moves:
+            if total < costs.get((state[0], state[1]), float("inf")):
+                costs[state[0], state[1]] = total
+                heapq.heappush(heap, (total, tuple(sorted(state[0])), tuple(sorted(state[1]))))
     return float("inf")
 
 

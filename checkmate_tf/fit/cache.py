@@ -72,6 +72,7 @@ def cache_key(graph: Graph, budget_bytes: int, strategy: str, options: SolveOpti
         "solver": options.solver,
         "memory_limit": options.memory_limit,
         "settle": options.settle,
+        "order": options.order,
     })  # fmt: skip
 
 

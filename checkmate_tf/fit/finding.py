@@ -100,7 +100,7 @@ class Finder:
         if known is not None:
             return self._found(memory, known, strict)
         reason = f"no schedule was found whose values fit into {target} bytes as the device's allocator places them"
-        proven = proven_minimum(self.graph)[0] > self.job.budget_bytes
+        proven = proven_minimum(self.graph, self.job.options.order)[0] > self.job.budget_bytes
         if proven:
             try:
                 solve_once(self.graph, self.job.budget_bytes, self._options(), self.ledger)

@@ -12,6 +12,7 @@ from ..costs import COST_MODELS, CostSpec
 from ..errors import BatchSizeError, OperatorsError, StrategyError
 from ..operators import OPERATORS
 from ..strategies import STRATEGIES, SolveOptions
+from ..strategies.options import Order
 from ..units import Budget, parse_budget
 
 __all__ = ["PlanOptions", "Planning", "Progress", "options_of", "takes_planning"]
@@ -34,6 +35,7 @@ class Planning(TypedDict, total=False):
     schedule: str | os.PathLike[str] | None
     operators: str
     prefetch: int | None
+    order: Order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +65,9 @@ class PlanOptions:
         `trace.encodings`.
     prefetch : int or None
         Batches that the input pipeline keeps ready beside the one in use, on a CPU; None: as `fit` on arrays does.
+    order : "free" or "fixed"
+        Of first computations, for "checkmate": searched together with recomputation, or that of the trace. XLA has an
+        order of its own.
     jit_compile : bool
         Let XLA compile the planned step.
     sample : sequence of arrays or None
@@ -75,7 +80,7 @@ class PlanOptions:
     StrategyError, CostError
         If there is no strategy, or no cost model, of that name.
     ValueError
-        If `time_limit` or `gap` is no limit.
+        If `time_limit` or `gap` is no limit, or there is no such order.
     OperatorsError
         If `operators` is unknown, or is "choose" while a schedule is given.
     BatchSizeError
@@ -94,6 +99,7 @@ class PlanOptions:
     schedule: str | os.PathLike[str] | None = None
     operators: str = "default"
     prefetch: int | None = None
+    order: Order = "free"
     jit_compile: bool = False
     sample: Sequence[Any] | None = None
     tries: int = 5
@@ -103,7 +109,9 @@ class PlanOptions:
             raise StrategyError(f"strategy {self.strategy!r} is unknown; choose one of {', '.join(sorted(STRATEGIES))}")
         if isinstance(self.costs, str):
             COST_MODELS.find(self.costs)
-        SolveOptions(time_limit=self.time_limit, gap=self.gap, seed=self.seed)  # refuses what no solver takes
+        SolveOptions(
+            time_limit=self.time_limit, gap=self.gap, seed=self.seed, order=self.order
+        )  # refuses what no solver takes
         if self.operators not in OPERATORS:
             raise OperatorsError(f'operators={self.operators!r} is unknown: use "default" or "choose"')
         if self.operators == "choose" and self.schedule is not None:

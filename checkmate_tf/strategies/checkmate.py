@@ -4,6 +4,9 @@ Both are about problem (9) of Checkmate (Jain et al., MLSys 2020, section 4): th
 Neither needs a licensed solver. The search gives the schedule. The relaxation (`bound`) says how far from the optimum
 it can be, and what the relaxation keeps is where the search starts.
 
+With a free order the search chooses the order of first computations, too. Its schedules may cost less than that bound,
+so another one takes its place, which holds for any order (`any_order`).
+
 In graphs without a backward pass many values are read late. To recompute one of them, others must be kept for its sake,
 which the search seldom finds. There CP-SAT looks for schedules in a third process (`moccasin.improve`), and the search
 soon leaves the processors to it.
@@ -25,6 +28,7 @@ from ..schedule import Schedule
 from .moccasin.cpsat_process import IntervalsProcess
 from .moccasin.moccasin import improve
 from .options import SolveOptions
+from .programs.any_order import any_order_bound
 from .programs.bound_process import BoundProcess
 from .search.minimum_budget import infeasible, proven_minimum, tightest, without_solving
 from .search.search import KeepSet, search
@@ -62,12 +66,14 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
     Stops at the gap, at the time limit, on Ctrl-C (with what it has), or when it settles (`SolveOptions.settle`).
     """
     begun = time.perf_counter()
-    done = without_solving(graph, budget_bytes, "checkmate", options)
+    free = options.order == "free"
+    done = without_solving(graph, budget_bytes, "checkmate", options, options.order)
     if done is not None:
         return done
 
     best: np.ndarray | None = None
-    cost, lower = np.inf, graph.base_cost
+    cost, lower = np.inf, any_order_bound(graph, budget_bytes) if free else graph.base_cost
+    fixed = graph.base_cost  # the bound in the graph's order
     history: list[tuple[float, float]] = []  # (seconds, cost)
     sets: list[KeepSet] = []
 
@@ -80,7 +86,7 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
     with BoundProcess(graph, budget_bytes, options.time_limit, options.memory_limit) as process, ExitStack() as stack:
         if not (graph.kinds == BACKWARD).any() and len(graph.edges) <= _MOST_EDGES:
             improver = stack.enter_context(_Improver(graph, budget_bytes, options))
-        walk = search(graph, budget_bytes, options.seed, take_sets)
+        walk = search(graph, budget_bytes, options.seed, take_sets, free)
         told = raised = 0.0
         try:
             while True:
@@ -93,9 +99,10 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
                         break
                     offers += [] if sequence is None else [sequence]
                 for news in process.news():
-                    if float(news["cost"]) > lower + 0.1 * _STALL * graph.base_cost:
+                    if float(news["cost"]) > fixed + 0.1 * _STALL * graph.base_cost:
                         raised = now
-                    lower = max(lower, float(news["cost"]))
+                    fixed = max(fixed, float(news["cost"]))
+                    lower = lower if free else max(lower, fixed)
                     if news.get("kept"):
                         sets.append(KeepSet(np.array(news["boundaries"]), np.array(news["kept"])))
                     if news.get("sequence"):
@@ -122,16 +129,18 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
                 raise
             log.warning("interrupted: going on with the best schedule so far")
     if best is None:
-        high, best = tightest(graph, proven_minimum(graph)[0], options.time_limit, options.seed)
+        low = proven_minimum(graph, options.order)[0]
+        high, best = tightest(graph, low, options.time_limit, options.seed, options.order)
         if high > budget_bytes:
-            raise infeasible(graph, budget_bytes, high, relaxation=lower == np.inf, sequence=best)
+            raise infeasible(graph, budget_bytes, high, relaxation=lower == np.inf, sequence=best, order=options.order)
         cost = evaluate(graph, plan_from_sequence(graph, best)).cost
     lower = min(lower, cost)
     seconds = time.perf_counter() - begun
     status = "optimal" if cost - lower <= CLOSED_GAP * cost else "feasible"
-    log.info("cost %.6g, lower bound %.6g, %s after %.1f s", cost, lower, status, seconds)
+    log.info("cost %.6g, lower bound %.6g (graph's order: %.6g), %s, %.1f s", cost, lower, fixed, status, seconds)
+    searched = "eviction and order search" if free else "eviction search"
     return Schedule(
-        graph, best, strategy="checkmate", solver="eviction search; GLOP, HiGHS" + (", CP-SAT" if improver else ""),
+        graph, best, strategy="checkmate", solver=f"{searched}; GLOP, HiGHS" + (", CP-SAT" if improver else ""),
         status=status, budget_bytes=budget_bytes, lower_bound=lower, seconds=seconds,
     )  # fmt: skip
 

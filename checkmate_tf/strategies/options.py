@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
-__all__ = ["MoccasinOptions", "Progress", "SolveOptions"]
+__all__ = ["MoccasinOptions", "Order", "Progress", "SolveOptions"]
 
 Progress = Callable[[float, float, float, float], None]
+
+Order = Literal["fixed", "free"]
+"""Of first computations: that of the graph, or any that inputs and effects allow."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,9 @@ class SolveOptions:
     settle : bool
         Stop early if a user who waits would gain little. Two things must hold: the lower bound is final, or has not
         moved for half of the time; and the last quarter of the time has saved less than 0.05% of the base cost.
+    order : "fixed" or "free"
+        Of first computations, for "checkmate"; other strategies have an order of their own. "fixed": the graph's, as in
+        problem (9). "free": the search chooses it, too, and the lower bound holds for any order.
     progress : callable, optional
         Called with (seconds, best cost, lower bound, gap) about once a second; costs in the graph's unit. The best
         cost is infinite until a schedule is found.
@@ -67,7 +74,7 @@ class SolveOptions:
     Raises
     ------
     ValueError
-        If a limit is negative or not a number.
+        If a limit is negative or not a number, or there is no such order.
     """
 
     time_limit: float = 60.0
@@ -76,6 +83,7 @@ class SolveOptions:
     solver: str = "auto"
     memory_limit: int | None = None
     settle: bool = False
+    order: Order = "fixed"
     progress: Progress | None = None
     moccasin: MoccasinOptions = MoccasinOptions()
 
@@ -84,3 +92,5 @@ class SolveOptions:
             raise ValueError(f"time_limit is {self.time_limit!r}; give a number of seconds above 0")
         if not self.gap >= 0:
             raise ValueError(f"gap is {self.gap!r}; give a fraction of the cost, 0.01 for 1%, or 0 for the optimum")
+        if self.order not in get_args(Order):
+            raise ValueError(f'order is {self.order!r}; give "fixed" (the graph\'s) or "free"')

@@ -20,18 +20,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...graph import BACKWARD, Graph
+from ...numba_jit import numba_jit
 
-__all__ = ["Problem", "flatten", "last_needs", "pinned_bytes"]
+__all__ = ["Problem", "copy", "flatten", "last_needs", "pinned_bytes", "place", "pointers", "ragged"]
+
+_ORDERED = frozenset({"order", "rank", "uses", "hints", "horizon", "last_need", "evictable"})  # what `place` writes
 
 
 class Problem(NamedTuple):
-    """Arrays of a graph (a named tuple, for Numba). Bytes without the constants."""
+    """Arrays of a graph (a named tuple, for Numba). Bytes without the constants.
+
+    Stages are places in an order of first computations, `order`, of which `rank` is the inverse. What depends on the
+    order is written by `place`.
+    """
 
     input_ptr: NDArray[np.int64]
     inputs: NDArray[np.int64]
+    user_ptr: NDArray[np.int64]
+    users: NDArray[np.int64]
     sizes: NDArray[np.int64]
     needs: NDArray[np.int64]
     costs: NDArray[np.float64]
+    until: NDArray[np.int64]
+    source: NDArray[np.bool_]
+    order: NDArray[np.int64]
+    rank: NDArray[np.int64]
     use_ptr: NDArray[np.int64]
     uses: NDArray[np.int64]
     hint_ptr: NDArray[np.int64]
@@ -52,7 +65,13 @@ def last_needs(graph: Graph, until: NDArray[np.int64] | None = None) -> NDArray[
     return last
 
 
-def flatten(graph: Graph, *, recompute_backward: bool = False, keep_sources: float = np.inf) -> Problem:
+def flatten(
+    graph: Graph,
+    *,
+    recompute_backward: bool = False,
+    keep_sources: float = np.inf,
+    order: NDArray[np.int64] | None = None,
+) -> Problem:
     """Arrays of `graph`.
 
     Parameters
@@ -62,39 +81,115 @@ def flatten(graph: Graph, *, recompute_backward: bool = False, keep_sources: flo
     keep_sources : float
         Values that cannot be recomputed are kept for the sake of recomputing their readers if they have at most this
         many bytes. Larger ones are dropped after their last direct use, and what depends on them is then kept.
+    order : (n,) int, optional
+        Nodes in the order of their first computations; the graph's own by default.
     """
-    n = len(graph)
-    kinds, sizes = graph.kinds, graph.sizes
-    until = np.where((kinds == BACKWARD) & (not recompute_backward), 0, graph.recompute_until)
-    last = last_needs(graph, until)
-    uses: list[list[int]] = [list(users) or [n] for users in graph.users]
-    horizon = np.zeros(n, dtype=np.int64)  # of recomputation
-    reach = np.zeros(n, dtype=np.int64)  # last stage in which the value can be had at all
-    for i in range(n):
-        horizon[i] = max(i, min([int(until[i]) - 1, n - 1, *(int(reach[p]) for p in graph.inputs[i])]))
-        if horizon[i] < last[i] and uses[i][-1] < last[i] and sizes[i] <= keep_sources:
-            uses[i].append(int(last[i]))
-        reach[i] = max(horizon[i], uses[i][-1])
-    # What can no longer be recomputed has fewer needs than `last` promises; the search frees values by these.
-    need = np.zeros(n, dtype=np.int64)
-    for i in range(n - 1, -1, -1):
-        need[i] = max([uses[i][-1], *(min(int(horizon[j]), int(need[j])) for j in graph.users[i])])
-    evictable = (horizon > np.arange(n)) & (sizes > 0) & np.array([bool(users) for users in graph.users])
-    hints = [
-        sorted({*uses[i], *(u for j in graph.users[i] if evictable[j] for u in uses[j])}) if evictable[i] else []
-        for i in range(n)
-    ]
-    return Problem(
-        *_ragged(graph.inputs),
-        np.array(sizes),
+    n, sizes = len(graph), np.array(graph.sizes)
+    rows = [len(users) or 1 for users in graph.users]
+    use_ptr = pointers([row + 1 for row in rows])
+    hint_ptr = pointers([row + 1 + sum(rows[j] + 1 for j in graph.users[i]) for i, row in enumerate(rows)])
+    problem = Problem(
+        *ragged(graph.inputs),
+        *ragged(graph.users),
+        sizes,
         np.array(sizes + graph.workspace),
         np.array(graph.costs),
-        *_ragged(uses),
-        *_ragged(hints),
-        horizon,
-        need,
-        evictable,
+        np.where((graph.kinds == BACKWARD) & (not recompute_backward), 0, graph.recompute_until),
+        sizes <= keep_sources,
+        np.arange(n) if order is None else np.array(order, dtype=np.int64),
+        np.zeros(n, np.int64),
+        use_ptr,
+        np.zeros(use_ptr[-1], np.int64),
+        hint_ptr,
+        np.zeros(hint_ptr[-1], np.int64),
+        np.zeros(n, np.int64),
+        np.zeros(n, np.int64),
+        np.zeros(n, np.bool_),
     )
+    place(problem)
+    return problem
+
+
+def copy(problem: Problem) -> Problem:
+    """A problem with an order of its own, and all that depends on it. The rest is shared."""
+    return Problem(*(array.copy() if name in _ORDERED else array for name, array in problem._asdict().items()))
+
+
+@numba_jit
+def place(problem: Problem) -> None:
+    """Write what depends on the order, which is `problem.order`.
+
+    A node may be computed again until the first of those from its `until` on is reached, in the order of the graph:
+    while any before that is missing (`legalise`). Rows that are shorter than the room for them end in repetitions.
+    """
+    order, rank, until = problem.order, problem.rank, problem.until
+    user_ptr, users = problem.user_ptr, problem.users
+    uses, use_ptr = problem.uses, problem.use_ptr
+    hints, hint_ptr = problem.hints, problem.hint_ptr
+    horizon, last = problem.horizon, problem.last_need
+    n = order.shape[0]
+    missing = np.empty(n, dtype=np.int64)  # the first node, in the order of the graph, that is missing at each place
+    least = n
+    for t in range(n - 1, -1, -1):
+        rank[order[t]] = t
+        least = min(least, order[t])
+        missing[t] = least
+    ends = np.empty(n, dtype=np.int64)  # of being recomputed, its inputs aside
+    for i in range(n):
+        ends[i] = n if until[i] >= n else np.searchsorted(missing, until[i])
+    for t in range(n - 1, -1, -1):
+        i = order[t]
+        begin, end = user_ptr[i], user_ptr[i + 1]
+        last[i] = n if begin == end else 0
+        for e in range(begin, end):
+            j = users[e]
+            last[i] = max(last[i], rank[j], min(ends[j] - 1, last[j], n - 1))
+    reach = np.empty(n, dtype=np.int64)  # last stage in which the value can be had at all
+    for t in range(n):
+        i = order[t]
+        far = min(ends[i] - 1, n - 1)
+        for e in range(problem.input_ptr[i], problem.input_ptr[i + 1]):
+            far = min(far, reach[problem.inputs[e]])
+        horizon[i] = max(t, far)
+        begin, count = use_ptr[i], 0
+        for e in range(user_ptr[i], user_ptr[i + 1]):
+            uses[begin + count] = rank[users[e]]
+            count += 1
+        if count == 0:
+            uses[begin] = n
+            count = 1
+        row = uses[begin : begin + count]
+        if count > 1:
+            row.sort()
+        uses[begin + count] = row[-1]
+        if horizon[i] < last[i] and row[-1] < last[i] and problem.source[i]:
+            uses[begin + count] = last[i]
+        reach[i] = max(horizon[i], uses[begin + count])
+    # What can no longer be recomputed has fewer needs than `last` promises; the search frees values by these.
+    for t in range(n - 1, -1, -1):
+        i = order[t]
+        last[i] = uses[use_ptr[i + 1] - 1]
+        for e in range(user_ptr[i], user_ptr[i + 1]):
+            j = users[e]
+            last[i] = max(last[i], min(horizon[j], last[j]))
+    for i in range(n):
+        problem.evictable[i] = horizon[i] > rank[i] and problem.sizes[i] > 0 and user_ptr[i] < user_ptr[i + 1]
+    for i in range(n):
+        if not problem.evictable[i] or last[i] <= uses[use_ptr[i + 1] - 1]:
+            continue  # nobody asks for its hints
+        begin, at = hint_ptr[i], hint_ptr[i]
+        for a in range(use_ptr[i], use_ptr[i + 1]):
+            hints[at] = uses[a]
+            at += 1
+        for e in range(user_ptr[i], user_ptr[i + 1]):
+            j = users[e]
+            if problem.evictable[j]:
+                for a in range(use_ptr[j], use_ptr[j + 1]):
+                    hints[at] = uses[a]
+                    at += 1
+        hints[begin:at].sort()
+        for a in range(at, hint_ptr[i + 1]):
+            hints[a] = hints[at - 1]
 
 
 def pinned_bytes(graph: Graph) -> NDArray[np.int64]:
@@ -118,7 +213,11 @@ def pinned_bytes(graph: Graph) -> NDArray[np.int64]:
     return bytes_needed
 
 
-def _ragged(rows: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    pointers = np.zeros(len(rows) + 1, dtype=np.int64)
-    np.cumsum([len(row) for row in rows], out=pointers[1:])
-    return pointers, np.array([x for row in rows for x in row], dtype=np.int64)
+def ragged(rows: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    return pointers([len(row) for row in rows]), np.array([x for row in rows for x in row], dtype=np.int64)
+
+
+def pointers(lengths: Sequence[int]) -> NDArray[np.int64]:
+    pointers = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=pointers[1:])
+    return pointers

@@ -13,7 +13,7 @@ from ...graph import Graph
 from ...plan import evaluate, plan_from_sequence
 from ...schedule import Schedule, keep_all
 from ...units import format_bytes
-from ..options import SolveOptions
+from ..options import Order, SolveOptions
 from .arrays import pinned_bytes
 from .search import search
 
@@ -26,9 +26,12 @@ _SHARE = 0.2  # of the time, at most, for one budget: schedules that recompute i
 _NEAR = 0.01  # of the peak: stop when the least budget known to do is so near to one that fails
 
 
-def proven_minimum(graph: Graph) -> tuple[int, int]:
-    """Bytes that every schedule needs (working set, pinned values and constants), and the node that needs them."""
-    needed = pinned_bytes(graph)
+def proven_minimum(graph: Graph, order: Order = "fixed") -> tuple[int, int]:
+    """Bytes that every schedule needs, and the node that needs them.
+
+    They are those of a working set and of constants; in the graph's order, of pinned values, too.
+    """
+    needed = pinned_bytes(graph) if order == "fixed" else graph.working_set
     node = int(np.argmax(needed))
     return graph.constant_bytes + int(needed[node]), node
 
@@ -53,7 +56,9 @@ def minimum_budget(graph: Graph, time_limit: float = _MOST_SECONDS, seed: int = 
     return low, tightest(graph, low, time_limit, seed)[0], node
 
 
-def without_solving(graph: Graph, budget_bytes: int, strategy: str, options: SolveOptions) -> Schedule | None:
+def without_solving(
+    graph: Graph, budget_bytes: int, strategy: str, options: SolveOptions, order: Order = "fixed"
+) -> Schedule | None:
     """The schedule that recomputes nothing, if it fits; None if a strategy has to solve.
 
     Parameters
@@ -64,6 +69,8 @@ def without_solving(graph: Graph, budget_bytes: int, strategy: str, options: Sol
         The name of the strategy that the schedule is to bear.
     options : SolveOptions
         If the error has to name the least budget, the time limit is for finding that.
+    order : "fixed" or "free"
+        Which schedules the strategy has.
 
     Raises
     ------
@@ -75,14 +82,16 @@ def without_solving(graph: Graph, budget_bytes: int, strategy: str, options: Sol
     if plain.peak_bytes <= budget_bytes:
         seconds = time.perf_counter() - begun
         return replace(plain, strategy=strategy, budget_bytes=budget_bytes, solver="none needed", seconds=seconds)
-    least = proven_minimum(graph)[0]
+    least = proven_minimum(graph, order)[0]
     if budget_bytes < least:
-        known, sequence = tightest(graph, least, options.time_limit, options.seed)
-        raise infeasible(graph, budget_bytes, known, sequence=sequence)
+        known, sequence = tightest(graph, least, options.time_limit, options.seed, order)
+        raise infeasible(graph, budget_bytes, known, sequence=sequence, order=order)
     return None
 
 
-def tightest(graph: Graph, low: int, time_limit: float, seed: int = 0) -> tuple[int, NDArray[np.int64]]:
+def tightest(
+    graph: Graph, low: int, time_limit: float, seed: int = 0, order: Order = "fixed"
+) -> tuple[int, NDArray[np.int64]]:
     """The least peak found, constants included, and the sequence that has it.
 
     Parameters
@@ -99,7 +108,7 @@ def tightest(graph: Graph, low: int, time_limit: float, seed: int = 0) -> tuple[
     while high - fails > max(1, _NEAR * high) and (left := time_limit - (time.perf_counter() - begun)) > 0:
         near = fails < low and high <= 1.25 * low  # worth asking for what is proven to be needed
         ask = low if near else min(int(np.sqrt(float(max(fails, low)) * high)), high - 1)
-        sequence = _first(graph, ask, min(left, max(_SHARE * time_limit, _SECONDS_A_NODE * len(graph))), seed)
+        sequence = _first(graph, ask, min(left, max(_SHARE * time_limit, _SECONDS_A_NODE * len(graph))), seed, order)
         if sequence is None:
             fails = ask
         else:
@@ -114,6 +123,7 @@ def infeasible(
     *,
     relaxation: bool = False,
     sequence: NDArray[np.int64] | None = None,
+    order: Order = "fixed",
 ) -> InfeasibleBudgetError:
     """The error for a budget under which no schedule exists, or none was found.
 
@@ -126,7 +136,7 @@ def infeasible(
     sequence : (length,) int array, optional
         The schedule with `known_bytes`.
     """
-    (low, node), high = proven_minimum(graph), known_bytes
+    (low, node), high = proven_minimum(graph, order), known_bytes
     known = None if sequence is None else [int(i) for i in sequence]
     asked, least, found = format_bytes(budget_bytes), format_bytes(low), format_bytes(high)
     if budget_bytes < low:
@@ -157,9 +167,9 @@ def infeasible_plain(graph: Graph, budget_bytes: int, peak_bytes: int) -> Infeas
     return InfeasibleBudgetError(message, budget_bytes, peak_bytes, proven=budget_bytes < low)
 
 
-def _first(graph: Graph, budget_bytes: int, seconds: float, seed: int) -> NDArray[np.int64] | None:
+def _first(graph: Graph, budget_bytes: int, seconds: float, seed: int, order: Order) -> NDArray[np.int64] | None:
     begun = time.perf_counter()
-    for sequence in search(graph, budget_bytes, seed):
+    for sequence in search(graph, budget_bytes, seed, free=order == "free"):
         if sequence is not None:
             return sequence
         if time.perf_counter() - begun > seconds:

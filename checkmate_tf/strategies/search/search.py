@@ -4,6 +4,10 @@ A walk starts from weights w = (C / M)^p, with several p and several exponents o
 a relaxation if there is one. The best starts are annealed in short rounds, then the best of all in longer and longer
 rounds. Weights may then differ between the forward pass and parts of the backward pass.
 
+With a free order, some rounds change the order of first computations, too (`reorder`): every other one, and fewer
+where they gain nothing. So does the walk to a first schedule that fits. Each walk begins in the graph's order, which is
+a good one: most moves away from it cost more.
+
 What it does badly: nodes are recomputed at most once a stage, in the order of the graph. Very small budgets (below
 about a quarter of the plain peak) want recursive schedules, which weights express only indirectly.
 """
@@ -20,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...graph import BACKWARD, Graph
-from .arrays import Problem, flatten
+from .arrays import Problem, copy, flatten, place
 from .keep_where_room import keep_where_room
+from .reorder import links
 from .simulate import anneal, buffers, repair, simulate
 
 __all__ = ["KeepSet", "search"]
@@ -34,6 +39,9 @@ _POWERS = (1.0, 0.5, 0.25, 0.0)
 _ALPHAS = (1.0, 0.0, 0.5, 2.0, 4.0)
 _BIASES = (-1e3, 0.0)
 _PHASES = 6
+_REORDER = 0.3  # of the steps of a round that changes the order, too
+_OFTEN, _SELDOM = 2, 16  # rounds from one that changes the order to the next: after a success, and after many failures
+_HEATS = (0.05, 0.02, 0.005, 0.001)  # of the cost
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,16 +54,17 @@ class KeepSet:
 
 @dataclass(eq=False)
 class _State:
-    """One walk: where its weights are and what they cost."""
+    """One walk: where its weights and its order are, and what they cost."""
 
     weights: NDArray[np.float64]
+    order: NDArray[np.int64]
     phase: NDArray[np.int64]
     alpha: float
     bias: float
     extra: float
 
     def copy(self) -> _State:
-        return _State(self.weights.copy(), self.phase, self.alpha, self.bias, self.extra)
+        return _State(self.weights.copy(), self.order.copy(), self.phase, self.alpha, self.bias, self.extra)
 
 
 def search(
@@ -63,6 +72,7 @@ def search(
     budget_bytes: int,
     seed: int = 0,
     keep_sets: Callable[[], list[KeepSet]] = list,
+    free: bool = False,
 ) -> Iterator[NDArray[np.int64] | None]:
     """Look for cheap sequences, for as long as it is asked.
 
@@ -74,6 +84,9 @@ def search(
     seed : int
     keep_sets : callable
         Asked now and then for new keep-sets of a relaxation to start from; each is used once.
+    free : bool
+        Whether first computations may come in any order, effects aside (`orders.before_effects`). Else they come in
+        the order of the graph.
 
     Yields
     ------
@@ -81,13 +94,14 @@ def search(
         A better sequence than all before, or None after a fraction of a second without one. Never ends, unless nothing
         can be recomputed.
     """
-    walk = _Walk(graph, budget_bytes - graph.constant_bytes, seed)
+    walk = _Walk(graph, budget_bytes - graph.constant_bytes, seed, free)
     yield from walk.run(keep_sets)
 
 
 class _Walk:
-    def __init__(self, graph: Graph, room: int, seed: int) -> None:
-        self.graph, self.room = graph, room
+    def __init__(self, graph: Graph, room: int, seed: int, free: bool = False) -> None:
+        self.graph, self.room, self.free = graph, room, free
+        self.links = links(graph)
         self.random = np.random.default_rng(seed)
         self.best = np.inf
         self.rate = min(2000.0, 1e6 / max(len(graph), 1))  # simulations a second, measured as it goes
@@ -103,7 +117,7 @@ class _Walk:
         self.use(flatten(graph, **self.recipes[0]))
 
     def use(self, problem: Problem) -> None:
-        self.problem = problem
+        self.problem, self.spare = problem, copy(problem)
         n = len(self.graph)
         self.movable = np.flatnonzero(problem.evictable).astype(np.int64)
         self.sequence = np.zeros(max(64 * n, 4096), dtype=np.int64)
@@ -112,7 +126,7 @@ class _Walk:
     # -- pieces ----------------------------------------------------------------------------------------------------
     def _starts(self, keep_sets: list[KeepSet]) -> Iterator[_State]:
         n = len(self.graph)
-        single = np.zeros(n, dtype=np.int64)
+        single, order = np.zeros(n, dtype=np.int64), np.arange(n)
         ratio = np.log(
             (self.problem.costs + 1e-9 + 1e-4 * self.problem.costs.mean()) / np.maximum(self.problem.sizes, 1)
         )
@@ -120,13 +134,14 @@ class _Walk:
             for bias in _BIASES:
                 for power in _POWERS:
                     for alpha in _ALPHAS:
-                        yield _State((power * ratio)[None, :].copy(), single, alpha, bias, np.inf)
+                        yield _State((power * ratio)[None, :].copy(), order, single, alpha, bias, np.inf)
         for keep in keep_sets:
             phase = np.searchsorted(keep.stages, np.arange(n), side="left").clip(max=len(keep.stages) - 1)
             for strength in (4.0, 12.0):
                 for power, alpha in ((0.5, 1.0), (0.5, 0.0), (1.0, 1.0), (0.25, 2.0)):
                     for bias in _BIASES:
-                        yield _State(power * ratio[None, :] + strength * keep.kept, phase, alpha, bias, np.inf)
+                        weights = power * ratio[None, :] + strength * keep.kept
+                        yield _State(weights, order, phase, alpha, bias, np.inf)
 
     def _timed(self, rate: float) -> None:
         """Believe a lower rate at once, so that no slice is much too long, and a higher one by half."""
@@ -134,6 +149,7 @@ class _Walk:
 
     def _play(self, state: _State) -> int:
         """Simulate; returns the length of `self.sequence`, or minus the stage reached."""
+        self._in_order(state)
         state.extra, length, stage = simulate(
             self.problem, self.room, state.weights, state.phase, state.alpha, state.bias, 1e299,
             self.scratch, self.sequence, self.evictions,
@@ -142,6 +158,11 @@ class _Walk:
             state.extra = np.inf
             return -stage
         return length
+
+    def _in_order(self, state: _State) -> None:
+        if not np.array_equal(self.problem.order, state.order):
+            self.problem.order[:] = state.order
+            place(self.problem)
 
     def _offer(self, sequence: NDArray[np.int64]) -> NDArray[np.int64] | None:
         better = keep_where_room(self.problem, self.room, sequence)
@@ -160,11 +181,16 @@ class _Walk:
         start = int(backward[0]) if backward.size else n
         phase = np.zeros(n, dtype=np.int64)
         phase[start:] = 1 + np.arange(n - start) * (_PHASES - 1) // max(n - start, 1)
-        return _State(np.repeat(state.weights, _PHASES, axis=0), phase, state.alpha, state.bias, state.extra)
+        return _State(
+            np.repeat(state.weights, _PHASES, axis=0), state.order.copy(), phase, state.alpha, state.bias, state.extra
+        )
 
-    def _anneal(self, state: _State, steps: int, hot: float, cold: float) -> Iterator[NDArray[np.int64] | None]:
+    def _anneal(
+        self, state: _State, steps: int, hot: float, cold: float, share: float = 0.0
+    ) -> Iterator[NDArray[np.int64] | None]:
         """Anneal `state` and leave its best in it."""
-        best_weights, best = state.weights.copy(), state.extra
+        self._in_order(state)
+        best_weights, best_order, best = state.weights.copy(), state.order.copy(), state.extra
         done = 0
         while done < steps:
             count = int(min(steps - done, max(self.rate * _SLICE, _FEWEST)))
@@ -172,14 +198,14 @@ class _Walk:
             end = hot * (cold / hot) ** ((done + count) / steps)
             clock = time.perf_counter()
             state.extra, best, length, _ = anneal(
-                self.problem, self.room, state.weights, state.phase, state.alpha, state.bias, self.movable,
-                state.extra, best, begin, end, count, int(self.random.integers(2**31)),
-                self.scratch, self.sequence, self.found, best_weights,
+                self.problem, self.spare, self.links, share, self.room, state.weights, state.phase, state.alpha,
+                state.bias, self.movable, state.extra, best, begin, end, count, int(self.random.integers(2**31)),
+                self.scratch, self.sequence, self.found, best_weights, best_order,
             )  # fmt: skip
             self._timed(count / max(time.perf_counter() - clock, 1e-6))
             done += count
             yield self._offer(self.found[:length]) if length > 0 and best < 1.02 * self.best else None
-        state.weights[:], state.extra = best_weights, best
+        state.weights, state.order, state.extra = best_weights, best_order, best
 
     # -- the course of a search ------------------------------------------------------------------------------------
     def run(self, keep_sets: Callable[[], list[KeepSet]]) -> Iterator[NDArray[np.int64] | None]:
@@ -196,7 +222,7 @@ class _Walk:
             attempt += 1
         for state in pool[:4]:
             yield from self._anneal(state, 1000, *self._heat(state, 0.1))
-        rounds = 0
+        rounds, due, wait = 0, 0, _OFTEN
         while True:
             fresh = [state for state in self._starts(given) if self._play(state) > 0] if (given := keep_sets()) else []
             if fresh:
@@ -214,9 +240,13 @@ class _Walk:
                 other.alpha = max(0.0, state.alpha + self.random.choice([-0.5, 0.5]))
                 if self._play(other) > 0:
                     state = other
-            yield from self._anneal(
-                state, 2000 * (1 + rounds), *self._heat(state, float(self.random.choice([0.05, 0.02, 0.005])))
-            )
+            heat, share, before = float(self.random.choice(_HEATS)), 0.0, self.best
+            if self.free and rounds >= due:
+                share = _REORDER
+            yield from self._anneal(state, 2000 * (1 + rounds), *self._heat(state, heat), share)
+            if share:
+                wait = _OFTEN if self.best < before else min(2 * wait, _SELDOM)
+                due = rounds + wait
             pool.append(state)
             rounds += 1
 
@@ -240,14 +270,17 @@ class _Walk:
         pool.sort(key=lambda s: s.extra)
         if pool or furthest is None or not self.movable.size:
             return pool
-        state = furthest
+        state = furthest.copy()
+        self._in_order(state)
         for _ in range(2 + 2 * attempt):
             count = int(max(self.rate * _SLICE, _FEWEST))
             clock = time.perf_counter()
             extra, length, reached = repair(
-                self.problem, self.room, state.weights, state.phase, state.alpha, state.bias, self.movable, reached,
-                count, int(self.random.integers(2**31)), self.scratch, self.sequence,
+                self.problem, self.spare, self.links, _REORDER if self.free else 0.0, self.room, state.weights,
+                state.phase, state.alpha, state.bias, self.movable, reached, count, int(self.random.integers(2**31)),
+                self.scratch, self.sequence,
             )  # fmt: skip
+            state.order = self.problem.order.copy()
             if length > 0:
                 state.extra = extra
                 yield self._offer(self.sequence[:length])

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...numba_jit import numba_jit
-from .arrays import Problem
+from .arrays import Problem, place
+from .reorder import Links, reorder
 
 __all__ = ["FAILED", "anneal", "buffers", "repair", "simulate"]
 
@@ -72,6 +73,7 @@ def simulate(
         computes.
     """
     inputs, ptr = problem.inputs, problem.input_ptr
+    order, rank = problem.order, problem.rank
     uses, use_end = problem.uses, problem.use_ptr
     hints, hint_end = problem.hints, problem.hint_ptr
     sizes, needs, costs = problem.sizes, problem.needs, problem.costs
@@ -93,8 +95,8 @@ def simulate(
     for t in range(n):
         row = weights[phase[t]]
         count, depth = 1, 1
-        todo[0] = t
-        stack[0] = t
+        todo[0] = t  # in places of the order
+        stack[0] = order[t]
         while depth > 0:
             depth -= 1
             k = stack[depth]
@@ -105,7 +107,7 @@ def simulate(
                     mark[p] = t
                     if horizon[p] < t:
                         return FAILED, -count, t
-                    todo[count] = p
+                    todo[count] = rank[p]
                     count += 1
                     stack[depth] = p
                     depth += 1
@@ -116,7 +118,7 @@ def simulate(
         if count > 1:
             todo[:count].sort()
         for at in range(count):
-            k = todo[at]
+            k = order[todo[at]]
             while live + needs[k] > budget:
                 worst, lowest = -1, np.inf
                 for q in range(pooled):
@@ -173,8 +175,66 @@ def simulate(
 
 
 @numba_jit
+def nudge(
+    weights: NDArray[np.float64], before: NDArray[np.float64], movable: NDArray[np.int64]
+) -> tuple[int, int, int, int, int]:
+    """A random change of `weights`, in place. `before` gets what they were; the result tells `restore` where."""
+    phases, m = weights.shape[0], movable.shape[0]
+    kind = np.random.random()  # noqa: NPY002 - Numba's own generator
+    a = int(np.random.random() * m)  # noqa: NPY002
+    b = a + 1
+    size = math.exp(np.random.random() * 4.0 - 2.5)  # noqa: NPY002
+    if kind < 0.15:
+        b = min(m, a + 2 + int(np.random.random() * 14))  # noqa: NPY002
+    low, high = 0, phases
+    if phases > 1 and np.random.random() < 0.6:  # noqa: NPY002
+        low = int(np.random.random() * phases)  # noqa: NPY002
+        high = phases if np.random.random() < 0.5 else low + 1  # noqa: NPY002
+    delta = size * np.random.normal()  # noqa: NPY002
+    for q in range(a, b):
+        i = movable[q]
+        for r in range(low, high):
+            before[r, i] = weights[r, i]
+            weights[r, i] += delta
+    partner = -1
+    if kind > 0.6:  # one up, one down
+        partner = movable[int(np.random.random() * m)]  # noqa: NPY002
+        if b == a + 1 and partner != movable[a]:
+            for r in range(low, high):
+                before[r, partner] = weights[r, partner]
+                weights[r, partner] -= delta
+        else:
+            partner = -1
+    return a, b, partner, low, high
+
+
+@numba_jit
+def restore(
+    weights: NDArray[np.float64],
+    before: NDArray[np.float64],
+    movable: NDArray[np.int64],
+    a: int,
+    b: int,
+    partner: int,
+    low: int,
+    high: int,
+) -> None:
+    """Take back what `nudge` did."""
+    for q in range(a, b):
+        i = movable[q]
+        for r in range(low, high):
+            weights[r, i] = before[r, i]
+    if partner >= 0:
+        for r in range(low, high):
+            weights[r, partner] = before[r, partner]
+
+
+@numba_jit
 def anneal(
     problem: Problem,
+    spare: Problem,
+    links: Links,
+    share: float,
     budget: int,
     weights: NDArray[np.float64],
     phase: NDArray[np.int64],
@@ -191,8 +251,20 @@ def anneal(
     sequence: NDArray[np.int64],
     best_sequence: NDArray[np.int64],
     best_weights: NDArray[np.float64],
+    best_order: NDArray[np.int64],
 ) -> tuple[float, float, int, int]:
-    """Simulated annealing on `weights` (changed in place), `steps` simulations, temperatures from `hot` to `cold`.
+    """Simulated annealing on `weights` and the problem's order (both changed in place), `steps` simulations.
+
+    Parameters
+    ----------
+    spare : Problem
+        A copy of `problem`, to be written to.
+    links : Links
+        What an order has to keep.
+    share : float
+        Of the steps, how many change the order, and not the weights.
+    hot, cold : float
+        Temperatures at the begin and the end.
 
     Returns
     -------
@@ -203,61 +275,55 @@ def anneal(
     phases, n = weights.shape
     evictions = np.zeros(n, dtype=np.int64)
     before = np.zeros((phases, n))
+    mark = np.zeros(n, dtype=np.bool_)
+    here, trial = problem, spare
     found, accepted = -1, 0
-    m = movable.shape[0]
     for step in range(steps):
         temperature = hot * (cold / hot) ** (step / steps)
-        kind = np.random.random()  # noqa: NPY002
-        a = int(np.random.random() * m)  # noqa: NPY002
-        b = a + 1
-        size = math.exp(np.random.random() * 4.0 - 2.5)  # noqa: NPY002
-        if kind < 0.15:
-            b = min(m, a + 2 + int(np.random.random() * 14))  # noqa: NPY002
-        low, high = 0, phases
-        if phases > 1 and np.random.random() < 0.6:  # noqa: NPY002
-            low = int(np.random.random() * phases)  # noqa: NPY002
-            high = phases if np.random.random() < 0.5 else low + 1  # noqa: NPY002
-        delta = size * np.random.normal()  # noqa: NPY002
-        for q in range(a, b):
-            i = movable[q]
-            for r in range(low, high):
-                before[r, i] = weights[r, i]
-                weights[r, i] += delta
-        partner = -1
-        if kind > 0.6:  # one up, one down
-            partner = movable[int(np.random.random() * m)]  # noqa: NPY002
-            if b == a + 1 and partner != movable[a]:
-                for r in range(low, high):
-                    before[r, partner] = weights[r, partner]
-                    weights[r, partner] -= delta
-            else:
-                partner = -1
         limit = current - temperature * math.log(1.0 - np.random.random())  # noqa: NPY002
+        reordered = share > 0 and np.random.random() < share  # noqa: NPY002
+        a, b, partner, low, high = 0, 0, -1, 0, 0
+        if not reordered:
+            a, b, partner, low, high = nudge(weights, before, movable)
+        elif not reorder(here, links, trial, -1, mark):
+            continue
         extra, length, stage = simulate(
-            problem, budget, weights, phase, alpha, source_bias, limit, scratch, sequence, evictions
+            trial if reordered else here,
+            budget,
+            weights,
+            phase,
+            alpha,
+            source_bias,
+            limit,
+            scratch,
+            sequence,
+            evictions,
         )
-        if stage == n and extra <= limit:
+        if stage == n and extra <= limit and not (reordered and extra == current):
             accepted += 1
             current = extra
+            if reordered:
+                here, trial = trial, here
             if extra < best:
                 best = extra
                 found = length
                 best_sequence[:length] = sequence[:length]
                 best_weights[:] = weights
-        else:
-            for q in range(a, b):
-                i = movable[q]
-                for r in range(low, high):
-                    weights[r, i] = before[r, i]
-            if partner >= 0:
-                for r in range(low, high):
-                    weights[r, partner] = before[r, partner]
+                best_order[:] = here.order
+        elif not reordered:
+            restore(weights, before, movable, a, b, partner, low, high)
+    if share > 0:
+        problem.order[:] = here.order
+        place(problem)
     return current, best, found, accepted
 
 
 @numba_jit
 def repair(
     problem: Problem,
+    spare: Problem,
+    links: Links,
+    share: float,
     budget: int,
     weights: NDArray[np.float64],
     phase: NDArray[np.int64],
@@ -270,34 +336,59 @@ def repair(
     scratch: Any,
     sequence: NDArray[np.int64],
 ) -> tuple[float, int, int]:
-    """Random walk on `weights` (changed in place) towards later failures, until a simulation reaches the end.
+    """Random walk on `weights` and the order towards later failures, until a simulation reaches the end.
+
+    Parameters are those of `anneal`.
 
     Returns
     -------
     extra, length, stage
-        As `simulate` for the weights left behind.
+        As `simulate` for the weights and the order left behind.
     """
     np.random.seed(seed)  # noqa: NPY002
-    n = weights.shape[1]
+    phases, n = weights.shape
     evictions = np.zeros(n, dtype=np.int64)
+    mark = np.zeros(n, dtype=np.bool_)
     before = weights.copy()
+    here, trial = problem, spare
     m = movable.shape[0]
+    extra, length = FAILED, 0
     for _ in range(steps):
-        before[:] = weights
-        size = math.exp(np.random.random() * 4.0 - 2.0)  # noqa: NPY002
-        for _again in range(1 + int(np.random.random() * 6)):  # noqa: NPY002
-            a = int(np.random.random() * m)  # noqa: NPY002
-            b = min(m, a + 1 + int(np.random.random() ** 3 * 16))  # noqa: NPY002
-            delta = size * np.random.normal()  # noqa: NPY002
-            for q in range(a, b):
-                weights[:, movable[q]] += delta
+        reordered = share > 0 and np.random.random() < share  # noqa: NPY002
+        if reordered:
+            if not reorder(here, links, trial, reached, mark):
+                continue
+        else:
+            before[:] = weights
+            size = math.exp(np.random.random() * 4.0 - 2.0)  # noqa: NPY002
+            for _again in range(1 + int(np.random.random() * 6)):  # noqa: NPY002
+                a = int(np.random.random() * m)  # noqa: NPY002
+                b = min(m, a + 1 + int(np.random.random() ** 3 * 16))  # noqa: NPY002
+                delta = size * np.random.normal()  # noqa: NPY002
+                for q in range(a, b):
+                    weights[:, movable[q]] += delta
         extra, length, stage = simulate(
-            problem, budget, weights, phase, alpha, source_bias, 1e299, scratch, sequence, evictions
+            trial if reordered else here,
+            budget,
+            weights,
+            phase,
+            alpha,
+            source_bias,
+            1e299,
+            scratch,
+            sequence,
+            evictions,
         )
-        if stage == n and length > 0:
-            return extra, length, stage
         if stage >= reached:
             reached = stage
-        else:
+            if reordered:
+                here, trial = trial, here
+            if stage == n and length > 0:
+                break
+        elif not reordered:
             weights[:] = before
-    return FAILED, 0, reached
+        extra, length = FAILED, 0
+    if share > 0:
+        problem.order[:] = here.order
+        place(problem)
+    return extra, length, reached

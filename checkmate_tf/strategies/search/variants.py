@@ -45,15 +45,16 @@ def variants(graph: Graph, sequence: Sequence[int], budgets: Sequence[int]) -> I
         For each budget up to four, where there are any. None is the same as the one before it.
     """
     n = len(graph)
+    order = np.array(list(dict.fromkeys(map(int, sequence))), dtype=np.int64)  # of first computations
     stages = np.unique(np.linspace(0, n - 1, min(n, _ROWS)).astype(np.int64))
-    kept = _kept(graph, sequence, stages)
+    kept = _kept(graph, sequence, order[stages])
     phase = np.searchsorted(stages, np.arange(n), side="left").clip(max=len(stages) - 1)
     scratch, evictions = buffers(n), np.zeros(n, np.int64)
     found = np.zeros(max(64 * n, 4096), np.int64)
     last = np.zeros(0, np.int64)
     for budget in budgets:
         room = int(budget) - graph.constant_bytes
-        problem = flatten(graph, keep_sources=room / 1000)
+        problem = flatten(graph, keep_sources=room / 1000, order=order)
         costs = problem.costs
         ratio = np.log((costs + 1e-9 + 1e-4 * costs.mean()) / np.maximum(problem.sizes, 1))
         for power, alpha in _PROFILES:
@@ -69,10 +70,10 @@ def variants(graph: Graph, sequence: Sequence[int], budgets: Sequence[int]) -> I
                 yield better
 
 
-def _kept(graph: Graph, sequence: Sequence[int], stages: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(stages, n) whether each value is in memory when a stage's node is first computed."""
-    row = {int(stage): k for k, stage in enumerate(stages)}
-    kept = np.zeros((len(stages), len(graph)))
+def _kept(graph: Graph, sequence: Sequence[int], nodes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(nodes, n) whether each value is in memory when one of the nodes is first computed."""
+    row = {int(node): k for k, node in enumerate(nodes)}
+    kept = np.zeros((len(nodes), len(graph)))
     alive = np.zeros(len(graph), np.int64)  # copies
     for statement in plan_from_sequence(graph, sequence):
         if statement.op == ALLOCATE:

@@ -34,7 +34,7 @@ SIGNATURES = {
     "Schedule": "(graph, sequence, strategy='checkpoint-all', solver='', status='feasible', budget_bytes=None, "
     "lower_bound=0.0, seconds=0.0, origin='')",
     "SolveOptions": "(time_limit=60.0, gap=0.01, seed=0, solver='auto', memory_limit=None, settle=False, "
-    "progress=None, moccasin=MoccasinOptions(copies=2, workers=0))",
+    "order='fixed', progress=None, moccasin=MoccasinOptions(copies=2, workers=0))",
     "compile": f"(model, budget='auto', *, {OF_COMPILE}",
     "evaluate": "(graph, plan)",
     "gradient_function": f"(model, loss, budget='auto', *, {OF_COMPILE}",

@@ -86,8 +86,8 @@ def evaluate(graph: Graph, plan: Iterable[Statement]) -> Evaluation:
     Raises
     ------
     PlanError
-        If a statement reads, computes or frees a register that is not live, a node is never computed, or a node is
-        computed again after its `recompute_until`.
+        If a statement reads, computes or frees a register that is not live, a node is never computed, comes before one
+        that it waits for, or is computed again after its `recompute_until`.
     """
     n, statements = len(graph), tuple(plan)
     holder: dict[int, int] = {}
@@ -111,6 +111,8 @@ def evaluate(graph: Graph, plan: Iterable[Statement]) -> Evaluation:
                 )
             if tuple(holder.get(r) for r in reads) != graph.inputs[node] or not ready.issuperset(reads):
                 raise PlanError(f"statement {at}: an input of {graph.names[node]} is not in memory")
+            if not counts[node] and not all(counts[i] for i in graph.waits[node]):
+                raise PlanError(f"statement {at}: {graph.names[node]} comes before a node that it waits for")
             if counts[node] and stage >= until[node]:
                 raise PlanError(f"statement {at}: {graph.names[node]} may not be computed again in stage {stage}")
             while stage < n and (counts[stage] or stage == node):

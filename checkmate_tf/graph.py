@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -45,6 +45,9 @@ class Graph:
     recompute_until : (n,) int, optional
         Node i may be computed again in stages t < recompute_until[i] (0-based). A node that has effects has 0: it runs
         once, and in order with the others. Default n, as Checkmate assumes: every node may be computed at any time.
+    waits : sequence of n sequences of int, optional
+        Nodes that are first computed before node i in any order, though it does not read them, each below i: it is told
+        to wait for them. Default none.
     cost_unit : str
 
     Raises
@@ -65,6 +68,7 @@ class Graph:
     workspace: NDArray[np.int64] = None  # type: ignore[assignment]
     recompute_until: NDArray[np.int64] = None  # type: ignore[assignment]
     held: NDArray[np.int64] = None  # type: ignore[assignment]
+    waits: Sequence[Collection[int]] = None  # type: ignore[assignment]
     cost_unit: str = "us"
     users: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
 
@@ -72,7 +76,8 @@ class Graph:
         n = len(self.names)
         put = lambda key, value: object.__setattr__(self, key, value)  # noqa: E731 - the one way to normalise a frozen value
         put("names", tuple(self.names))
-        put("inputs", tuple(tuple(sorted(set(map(int, row)))) for row in self.inputs))
+        put("inputs", _rows(self.inputs))
+        put("waits", _rows([()] * n if self.waits is None else self.waits))
         put("kinds", _column(self.kinds, np.int8))
         put("costs", _column(self.costs, np.float64))
         put("sizes", _column(self.sizes, np.int64))
@@ -82,7 +87,7 @@ class Graph:
             _column(np.full(n, n) if self.recompute_until is None else self.recompute_until, np.int64),
         )
         put("held", _column(np.zeros(n) if self.held is None else self.held, np.int64))
-        for key in ("inputs", "kinds", "costs", "sizes", "workspace", "recompute_until", "held"):
+        for key in ("inputs", "waits", "kinds", "costs", "sizes", "workspace", "recompute_until", "held"):
             if len(getattr(self, key)) != n:
                 raise GraphError(f"graph {self.name!r}: {key} has {len(getattr(self, key))} entries for {n} nodes")
         users: list[list[int]] = [[] for _ in range(n)]
@@ -93,6 +98,9 @@ class Graph:
                         f"graph {self.name!r}: node {j} ({self.names[j]}) reads node {i}, which is not before it"
                     )
                 users[i].append(j)
+        for j, before in enumerate(self.waits):
+            if before and not 0 <= min(before) <= max(before) < j:
+                raise GraphError(f"graph {self.name!r}: node {j} ({self.names[j]}) waits for one that is not before it")
         put("users", tuple(map(tuple, users)))
         bad = np.flatnonzero(~np.isfinite(self.costs) | (self.costs < 0))
         if bad.size:
@@ -128,6 +136,10 @@ class Graph:
     def with_costs(self, costs: NDArray[np.float64], unit: str) -> Graph:
         """The same graph with other costs."""
         return replace(self, costs=costs, cost_unit=unit)
+
+
+def _rows(rows: Sequence[Collection[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(sorted(set(map(int, row)))) for row in rows)
 
 
 def _column(values: object, dtype: type) -> NDArray:

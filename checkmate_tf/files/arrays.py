@@ -25,11 +25,13 @@ def graph_to_arrays(graph: Graph) -> dict[str, NDArray[Any]]:
     -------
     dict
         "kinds", "costs", "sizes", "workspace", "held" and "recompute_until", as in `Graph`, (n,) each; "edges",
-        (edges, 2) int64, whose rows (i, j) say that node j reads node i; "constant_bytes", () int64.
+        (edges, 2) int64, whose rows (i, j) say that node j reads node i; "waits", the same of nodes that wait;
+        "constant_bytes", () int64.
     """
     return {
         **{column: getattr(graph, column) for column in _COLUMNS},
         "edges": np.array(graph.edges, dtype=np.int64).reshape(-1, 2),
+        "waits": np.array([(i, j) for j, row in enumerate(graph.waits) for i in row], dtype=np.int64).reshape(-1, 2),
         "constant_bytes": np.array(graph.constant_bytes, dtype=np.int64),
     }
 
@@ -52,8 +54,10 @@ def graph_from_arrays(arrays: Mapping[str, NDArray[Any]], name: str = "graph") -
         As `Graph` raises.
     """
     columns: dict[str, Any] = {column: arrays[column] for column in _COLUMNS}
-    inputs: list[list[int]] = [[] for _ in columns["kinds"]]
-    for i, j in arrays["edges"].tolist():
-        inputs[j].append(i)
-    names = [str(i) for i in range(len(inputs))]
-    return Graph(name, names, inputs=inputs, constant_bytes=int(arrays["constant_bytes"]), **columns)
+    rows: dict[str, list[list[int]]] = {key: [[] for _ in columns["kinds"]] for key in ("edges", "waits")}
+    for key, row in rows.items():
+        for i, j in arrays[key].tolist():
+            row[j].append(i)
+    names = [str(i) for i in range(len(columns["kinds"]))]
+    constant = int(arrays["constant_bytes"])
+    return Graph(name, names, inputs=rows["edges"], waits=rows["waits"], constant_bytes=constant, **columns)

@@ -9,7 +9,7 @@
 - `inputs` are indices of the values that are read, each below the node's own. One that is named twice counts once.
 - `constant_bytes` are resident throughout (parameters, optimizer slots, the batch) and part of every budget and peak.
 
-All of these are required. Three more fields of a node may be given, and are written only where they differ from these
+All of these are required. Four more fields of a node may be given, and are written only where they differ from these
 defaults:
 
 - `workspace_bytes` (0): held only while the node is computed, beyond its inputs and its value. Negative, at least minus
@@ -17,6 +17,7 @@ defaults:
 - `held_bytes` (0): added to the workspace if an input that only this node reads is not freed right after the node.
 - `recompute_until` (the number of nodes): the node may be computed again only in stages below this. Stage t goes on
   until node t has been computed for the first time. 0: never again.
+- `waits_for` (none): indices of nodes that come before the node in any order, though it does not read them.
 
 Other fields are ignored, unless one looks like a misspelling of these.
 """
@@ -41,7 +42,7 @@ GRAPH_FORMAT = "checkmate-graph/1"
 _KINDS = {"forward": FORWARD, "loss": LOSS, "backward": BACKWARD}
 _GRAPH_FIELDS = ("format", "name", "cost_unit", "constant_bytes", "nodes")
 _NODE_FIELDS = ("name", "kind", "cost", "bytes", "inputs")
-_OPTIONAL_FIELDS = ("workspace_bytes", "held_bytes", "recompute_until")
+_OPTIONAL_FIELDS = ("workspace_bytes", "held_bytes", "recompute_until", "waits_for")
 _MOST_COST = 1e300
 _CHECK = FieldCheck(GraphError)
 
@@ -61,11 +62,12 @@ def graph_to_dict(graph: Graph) -> dict[str, Any]:
     until = np.clip(graph.recompute_until, 0, n)
     columns = (graph.kinds, graph.costs, graph.sizes, graph.workspace, graph.held, until)
     nodes = []
-    rows = zip(graph.names, graph.inputs, *(column.tolist() for column in columns), strict=True)
-    for name, inputs, kind, cost, size, workspace, held, last in rows:
+    rows = zip(graph.names, graph.inputs, graph.waits, *(column.tolist() for column in columns), strict=True)
+    for name, inputs, waits, kind, cost, size, workspace, held, last in rows:
         node = {"name": name, "kind": kind_names[kind], "cost": cost, "bytes": size, "inputs": list(inputs)}
         extra = {"workspace_bytes": (workspace, 0), "held_bytes": (held, 0), "recompute_until": (last, n)}
         node |= {field: value for field, (value, default) in extra.items() if value != default}
+        node |= {"waits_for": list(waits)} if waits else {}
         nodes.append(node)
     return {
         "format": GRAPH_FORMAT,
@@ -124,6 +126,7 @@ def graph_from_dict(data: Any, source: str = "graph") -> Graph:
         workspace=np.array(columns["workspace_bytes"]),
         held=np.array(columns["held_bytes"]),
         recompute_until=np.array(columns["recompute_until"]),
+        waits=columns["waits_for"],
         cost_unit=unit,
     )
 
@@ -170,20 +173,23 @@ def _node(node: Any, i: int, n: int, source: str) -> dict[str, Any]:
         "kind": _KINDS[kind],
         "cost": _CHECK.number(node["cost"], where, "cost"),
         "bytes": size,
-        "inputs": [_input(value, where, i, n) for value in _CHECK.items(node["inputs"], where, "inputs")],
+        **{
+            theirs: [_input(value, where, theirs, i, n) for value in _CHECK.items(node.get(theirs, []), where, theirs)]
+            for theirs in ("inputs", "waits_for")
+        },
         "workspace_bytes": whole("workspace_bytes", 0, -size, MOST_BYTES, "bytes"),
         "held_bytes": whole("held_bytes", 0, 0, MOST_BYTES, "bytes"),
         "recompute_until": whole("recompute_until", n, 0, n, "stages"),
     }
 
 
-def _input(value: Any, where: str, i: int, n: int) -> int:
+def _input(value: Any, where: str, field: str, i: int, n: int) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral):
-        _CHECK.refuse(where, "inputs", value, "an input is the index of a node, a whole number")
+        _CHECK.refuse(where, field, value, "an input is the index of a node, a whole number")
     j = int(value)
     if not 0 <= j < n:
-        _CHECK.refuse(where, "inputs", j, f"out of range: there are {n} nodes, 0 to {n - 1}")
+        _CHECK.refuse(where, field, j, f"out of range: there are {n} nodes, 0 to {n - 1}")
     if j >= i:
         order = "the graph is cyclic or not in topological order; sort it"
-        _CHECK.refuse(where, "inputs", j, f"an input must be below {i}: {order}")
+        _CHECK.refuse(where, field, j, f"an input must be below {i}: {order}")
     return j

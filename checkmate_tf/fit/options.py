@@ -35,6 +35,7 @@ class Planning(TypedDict, total=False):
     schedule: str | os.PathLike[str] | None
     operators: str
     prefetch: int | None
+    order: Order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +99,7 @@ class PlanOptions:
     schedule: str | os.PathLike[str] | None = None
     operators: str = "default"
     prefetch: int | None = None
-    order: Order = "fixed"
+    order: Order = "free"
     jit_compile: bool = False
     sample: Sequence[Any] | None = None
     tries: int = 5

@@ -89,6 +89,8 @@ def plan_step(
         for one in subjects if alike else ():
             if same_graph(other.schedule.graph, one.graph):
                 return PlannedStep(one, other.schedule, other.order, other.report, batch_size, options.jit_compile)
+    if distribution is not None or options.jit_compile:  # replicas meet in the order traced, and XLA has its own
+        options = replace(options, order="fixed")
     job = Job(subject, budget_bytes, device, options, _places(distribution))
     if distribution is None:
         _keep_reserves(job)

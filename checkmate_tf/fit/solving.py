@@ -16,7 +16,6 @@ from ..errors import InfeasibleBudgetError
 from ..graph import Graph
 from ..schedule import Schedule
 from ..strategies import SolveOptions, solve
-from ..strategies.options import Order
 from .cache import lookup, store
 from .job import Ledger
 from .options import PlanOptions
@@ -50,9 +49,8 @@ def solve_once(graph: Graph, target: int, options: PlanOptions, ledger: Ledger) 
         text = f"overhead {cost / graph.base_cost - 1:.2%}, gap {gap:.2%}" if np.isfinite(cost) else "searching"
         options.tell("solve", min(elapsed, left), left, text)
 
-    order: Order = "fixed" if options.jit_compile else options.order
     chosen = SolveOptions(
-        time_limit=left, gap=options.gap, seed=options.seed, settle=True, progress=progress, order=order
+        time_limit=left, gap=options.gap, seed=options.seed, settle=True, progress=progress, order=options.order
     )
     with ledger.timed("solve"):
         if not options.cache:

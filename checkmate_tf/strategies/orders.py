@@ -28,7 +28,8 @@ def legalise(graph: Graph, sequence: Iterable[int]) -> list[int]:
     - A computation that `recompute_until` forbids is dropped: the value is kept instead.
     - Before a node with effects (`recompute_until` 0) comes what precedes it in the graph's order and has effects, too,
       or may not be computed again from then on.
-    - A node that is computed without an input gets that computed first, and nodes that are missing come at the end.
+    - A node that is computed without an input, or one that it waits for, gets that computed first. Nodes that are
+      missing come at the end.
 
     Parameters
     ----------
@@ -46,7 +47,7 @@ def legalise(graph: Graph, sequence: Iterable[int]) -> list[int]:
     O(length + nodes + edges). Memory may be more than the sequence promised: evaluate the result.
     """
     n, until = len(graph), graph.recompute_until.tolist()
-    first: list[list[int]] = [list(row) for row in graph.inputs]  # what comes before the first computation of a node
+    first = [[*row, *graph.waits[i]] for i, row in enumerate(graph.inputs)]  # what comes before its first computation
     for node, earlier in before_effects(until).items():
         first[node] += earlier
     done, stage, order = [False] * n, 0, []
@@ -86,8 +87,8 @@ def before_effects(until: list[int]) -> dict[int, list[int]]:
 
 
 def with_order_of_effects(graph: Graph) -> Graph:
-    """The graph with edges to each node that may run only once from what must come before it (`legalise`)."""
-    inputs = [list(row) for row in graph.inputs]
+    """The graph with edges to each node from all that comes before it in any order (`legalise`)."""
+    inputs = [[*row, *graph.waits[i]] for i, row in enumerate(graph.inputs)]
     for v, earlier in before_effects(graph.recompute_until.tolist()).items():
         inputs[v] += earlier
     return replace(graph, inputs=inputs)

@@ -154,8 +154,8 @@ def followers_of(
     operations: Sequence[tf.Operation],
     node_of: Mapping[tf.Operation, int],
     controls_of: Callable[[tf.Operation], Sequence[tf.Operation]],
-) -> list[set[int]]:
-    """For each node, the nodes that come after it in any order.
+) -> tuple[list[set[int]], dict[tf.Operation, set[int]]]:
+    """For each node, the nodes that come after it in any order; and for each operation the nodes that it is made of.
 
     They read it, or something that is made of it without a node of its own; they wait for it by a control edge; or they
     assign a variable whose value it reads, which may be the other way round, too. Nodes with effects on different
@@ -190,7 +190,7 @@ def followers_of(
         for writer in writers:
             for k in (writers | read.get(handle, set())) - {writer}:
                 followers[min(k, writer)].add(max(k, writer))
-    return followers
+    return followers, behind
 
 
 def in_order_of(

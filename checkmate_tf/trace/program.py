@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from ..errors import DynamicShapeError
 from ..graph import BACKWARD, FORWARD, LOSS, Graph
 from .ops import ELEMENTWISE, SUMS, inputs_of, is_read_only, is_source, is_stateful, view_of, writes_resource
-from .order import is_gradient
+from .order import followers_of, is_gradient
 from .sizes.static import StaticStep
 from .step import TracedStep
 from .trees import gather_trees, within_trees
@@ -377,6 +377,7 @@ def _program(
         names=names,
         costs=np.zeros(len(names)),
         inputs=inputs,
+        waits=_waits(step, node_of, shapes, inputs),
         constant_bytes=variables + given + constants,
         **columns,
     )
@@ -388,6 +389,27 @@ def _program(
         step, static, graph, tuple(map(tuple, groups)), tuple(map(tuple, by_node)), classes, node_of, variables,
         memory.scratch,
     )  # fmt: skip
+
+
+def _waits(
+    step: TracedStep,
+    node_of: Mapping[tf.Operation, int],
+    shapes: Mapping[tf.Operation | None, list[tf.Operation]],
+    inputs: Sequence[Sequence[int]],
+) -> list[set[int]]:
+    """For each node, those that come before it in any order, though it does not read them.
+
+    Shape operations run with the node that made them ready, so all that they read comes before that.
+    """
+    waits: list[set[int]] = [set() for _ in inputs]
+    followers, behind = followers_of(step.operations, node_of, step.controls_of)
+    for k, later in enumerate(followers):
+        for node in later:
+            waits[node].add(k)
+    for op, ready in shapes.items():
+        node = 0 if op is None else node_of[op]
+        waits[node].update(*(behind[shape] for shape in ready))
+    return [{k for k in row if k < node} - set(inputs[node]) for node, row in enumerate(waits)]
 
 
 def _recompute_until(

@@ -25,11 +25,12 @@ NAMES = {
 
 OF_COMPILE = (
     "batch_size=None, input_spec=None, data=None, strategy='checkmate', costs='profile', time_limit=60.0, gap=0.01, "
-    "seed=0, verify=True, progress=True, cache=True, schedule=None, operators='default', prefetch=None)"
+    "seed=0, verify=True, progress=True, cache=True, schedule=None, operators='default', prefetch=None, "
+    "order='free')"
 )
 SIGNATURES = {
     "Graph": "(name, names, kinds, costs, sizes, inputs, constant_bytes=0, workspace=None, recompute_until=None, "
-    "held=None, cost_unit='us')",
+    "held=None, waits=None, cost_unit='us')",
     "Plan": "(statements, registers)",
     "Schedule": "(graph, sequence, strategy='checkpoint-all', solver='', status='feasible', budget_bytes=None, "
     "lower_bound=0.0, seconds=0.0, origin='')",

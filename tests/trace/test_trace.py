@@ -95,7 +95,7 @@ def test_a_layers_weights_have_their_gradient_before_its_input():
 @pytest.mark.parametrize("name", NAMES)
 def test_what_follows_a_node_comes_after_it(name):
     program = program_of_case(name)
-    followers = followers_of(program.step.operations, program.node_of, program.step.controls_of)
+    followers, _ = followers_of(program.step.operations, program.node_of, program.step.controls_of)
     assert all(min(later, default=k + 1) > k for k, later in enumerate(followers))
     for k, users in enumerate(program.graph.users):
         assert set(users) - {len(program.nodes)} <= followers[k] | {len(followers)}  # a result has a node of its own
@@ -113,7 +113,7 @@ def test_what_follows_a_node_comes_after_it(name):
 def test_operations_go_where_their_nodes_go():
     program = program_of(make(LARGE_DENSE), LARGE_DENSE)
     step, nodes = program.step, [k for k in range(len(program.graph)) if k < len(program.nodes)]
-    followers = followers_of(step.operations, program.node_of, step.controls_of)
+    followers, _ = followers_of(step.operations, program.node_of, step.controls_of)
     first = next(k for k in nodes if "wide_512" in program.graph.names[k] and "MatMul_1" in program.graph.names[k])
     moving = {first}
     for k in nodes[first:-1]:

@@ -93,7 +93,7 @@ def _with_late_updates(program: Program) -> list[Program]:
     step = program.step
     if step.controls or {p for op in step.operations for p in op.control_inputs} - set(step.operations):
         return []  # its order is not that of its control inputs
-    graph, found = program.graph, followers_of(step.operations, program.node_of, step.controls_of)
+    graph, (found, _) = program.graph, followers_of(step.operations, program.node_of, step.controls_of)
     found += [set() for _ in range(len(graph) - len(found))]  # nodes without operations: the step's results
     order = late_updates(graph, [later.union(users) for later, users in zip(found, graph.users, strict=True)])
     if order == sorted(order):

@@ -1,9 +1,10 @@
-"""What it is worth to update large layers late: the plain step's peak, and recomputation, in both orders.
+"""What the order of computation is worth: late updates of large layers, and a search for orders.
 
 A layer's gradient can be larger than all that it is made of. The order traced updates each weight right after its
-gradient. `checkmate_tf` moves updates to where activations are gone, if the plain step needs less memory then. Here
-both orders are solved for the same budgets: shares of the activations of the plain step in the order traced, on top of
-what is constant. Costs are modelled ("roofline"), so nothing is run. A cell is a child process.
+gradient ("traced"). `checkmate_tf` moves updates to where activations are gone, if the plain step needs less memory
+then ("late"). From there the search may change the order of first computations, too ("free"). All are solved for the
+same budgets: shares of the activations of the plain step in the order traced, on top of what is constant. The bound
+holds for any order. Costs are modelled ("roofline"), so nothing is run. A cell is a child process.
 
     python benchmarks/product/orders.py                            # VGG16, about a minute
     python benchmarks/product/orders.py --full                     # sixteen networks
@@ -12,6 +13,7 @@ what is constant. Costs are modelled ("roofline"), so nothing is run. A cell is 
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,14 +29,16 @@ NETWORKS = (
     "densenet121", "vae", "experts", "recurrent", "fourier", "nasnet", "convnext",
 )  # fmt: skip
 SHARES = (0.8, 0.6, 0.5, 0.4, 0.3)
-ORDERS = ("traced", "late")
+ORDERS = ("traced", "late", "free")
 COLUMNS = (
     "network",
     "share",
     "outcome",
     "reason",
     "moved",
-    *(f"{o}_{k}" for o in ORDERS for k in ("peak", "overhead")),
+    *(f"{o}_{k}" for o in ORDERS[:2] for k in ("peak", "overhead")),
+    "free_overhead",
+    "bound",
 )
 
 
@@ -57,7 +61,7 @@ def main() -> None:
 
 
 def answer(request: dict) -> dict:
-    """Of each order: the plain step's peak, and what is recomputed within each budget."""
+    """Of each order: the plain step's peak, and what is recomputed within each budget; and the bound for any order."""
     from benchmarks.lib.networks import NETWORKS as known
     from benchmarks.lib.unseen_networks import UNSEEN as unseen
     from checkmate_tf.device.measure import find_device
@@ -69,6 +73,7 @@ def answer(request: dict) -> dict:
     from checkmate_tf.keras.spec import data_spec
     from checkmate_tf.schedule import keep_all
     from checkmate_tf.strategies import SolveOptions, solve
+    from checkmate_tf.strategies.programs.any_order import any_order_bound
 
     network = (known | unseen)[request["network"]]
     model = network.model()
@@ -78,16 +83,19 @@ def answer(request: dict) -> dict:
     *late, traced = (graph for _, graph in tracing.orders(*tracing.trace(model.train_step, spec, None)))
     constant, activations = traced.constant_bytes, keep_all(traced).peak_bytes - traced.constant_bytes
     found: dict[str, Any] = {"outcome": "solved", "moved": bool(late)}
-    for order, graph in zip(ORDERS, (traced, *late), strict=False):
+    budgets = [int(constant + share * activations) for share in request["shares"]]
+    best = (*late, traced)[0]
+    for order, graph in {"traced": traced, **({"late": best} if late else {}), "free": best}.items():
         found[f"{order}_peak"] = keep_all(graph).peak_bytes
         found[f"{order}_overhead"] = []
-        for share in request["shares"]:
+        for budget in budgets:
             try:
-                limits = SolveOptions(time_limit=request["time_limit"])
-                solved = solve(graph, int(constant + share * activations), options=limits)
-                found[f"{order}_overhead"].append(solved.overhead)
+                limits = SolveOptions(time_limit=request["time_limit"], order="free" if order == "free" else "fixed")
+                found[f"{order}_overhead"].append(solve(graph, budget, options=limits).overhead)
             except InfeasibleBudgetError:
                 found[f"{order}_overhead"].append(None)
+    bounds = [any_order_bound(best, budget) / best.base_cost - 1 for budget in budgets]
+    found["bound"] = [bound if math.isfinite(bound) else None for bound in bounds]
     return found
 
 
@@ -109,8 +117,10 @@ def write(output: Path) -> None:
         for k, share in enumerate(c["shares"]):
             row = {key: c.get(key) for key in COLUMNS} | {"share": share}
             row |= {f"{o}_overhead": c[f"{o}_overhead"][k] for o in ORDERS if f"{o}_overhead" in c}
+            row["bound"] = c["bound"][k]
             rows.append(row)
             texts[share] = " → ".join(percent(row[f"{o}_overhead"]) for o in ORDERS if f"{o}_overhead" in c)
+            texts[share] += f" (≥ {row['bound']:.1%})" if row["bound"] is not None else " (proven)"
         peak = f"{c['traced_peak'] / 1e6:.0f}"
         peak += (
             f" → {c['late_peak'] / 1e6:.0f} ({c['late_peak'] / c['traced_peak'] - 1:+.1%})" if c["moved"] else ", stays"

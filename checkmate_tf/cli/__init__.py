@@ -259,6 +259,9 @@ def solve(
     time_limit: TimeLimit = 60.0,
     gap: Annotated[float, typer.Option(min=0.0, help="Stop when cost / bound - 1 is proven to be below this.")] = 0.01,
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the random search.")] = 0,
+    order: Annotated[
+        str, typer.Option(help='Of first computations, for "checkmate": fixed (the graph\'s), or free (searched, too).')
+    ] = "fixed",
     memory_limit: Annotated[str | None, typer.Option(help='Memory that a solver may take, e.g. "4GB".')] = None,
     copies: Annotated[int, typer.Option(min=1, help="Most computations of a node in Moccasin (its C).")] = 2,
     workers: Annotated[int, typer.Option(min=0, help="Threads of CP-SAT in Moccasin; 0 for one a core.")] = 0,
@@ -280,6 +283,7 @@ def solve(
         time_limit=time_limit,
         gap=gap,
         seed=seed,
+        order=order,
         memory_limit=memory_limit,
         output=output,
         json=json,

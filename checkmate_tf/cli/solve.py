@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
@@ -21,8 +21,12 @@ from ..graph import Graph
 from ..units import format_bytes, parse_budget
 from .console import INFEASIBLE, BadInput, show_error, stderr, stdout
 
+if TYPE_CHECKING:
+    from ..strategies.options import Order
+
 __all__ = ["SOLVERS", "SolveCommand", "run_solve"]
 
+ORDERS = ("fixed", "free")
 SOLVERS = ("auto", "gurobi", "highs", "scip", "cp-sat", "pdlp")
 
 _LEAST_SECONDS = 2.0  # to look for the least budget: every answer shows it, so that must not take long
@@ -39,6 +43,7 @@ class SolveCommand:
     time_limit: float
     gap: float
     seed: int
+    order: str
     memory_limit: str | None
     output: Path | None
     json: bool
@@ -70,6 +75,7 @@ def run_solve(command: SolveCommand) -> None:
             time_limit=command.time_limit,
             gap=command.gap / (1 + command.gap),  # a share of the cost; on the command line it is one of the bound
             seed=command.seed,
+            order=cast("Order", command.order),  # checked
             solver=command.solver,
             memory_limit=memory_limit,
             progress=tell,
@@ -110,6 +116,8 @@ def _check(command: SolveCommand) -> int | None:
         raise BadInput(f"--strategy {command.strategy!r} is unknown: choose one of {', '.join(sorted(STRATEGIES))}")
     if command.solver not in SOLVERS:
         raise BadInput(f"--solver {command.solver!r} is unknown: choose one of {', '.join(SOLVERS)}")
+    if command.order not in ORDERS:
+        raise BadInput(f"--order {command.order!r} is unknown: choose one of {', '.join(ORDERS)}")
     for option, value in (("--time-limit", command.time_limit), ("--gap", command.gap)):
         if not math.isfinite(value):
             raise BadInput(f"{option} is {value}: give a number")

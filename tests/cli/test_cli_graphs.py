@@ -68,6 +68,7 @@ def test_no_schedule_is_status_3_and_still_an_answer(path, tmp_path, options, st
     [
         (["--strategy", "magic"], "choose one of"),
         (["--solver", "cplex"], "choose one of auto, gurobi, highs, scip, cp-sat, pdlp"),
+        (["--order", "any"], "choose one of fixed, free"),
         (["--time-limit", "inf"], "give a number"),
         (["--gap", "inf"], "give a number"),
         (["--memory-limit", "60%"], "--memory-limit '60%' cannot be read"),

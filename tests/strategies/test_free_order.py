@@ -9,7 +9,9 @@ from graphs import any_graphs, chain, random_graphs, resnet, training, transform
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkmate_tf.errors import InfeasibleBudgetError
+from checkmate_tf.errors import GraphError, InfeasibleBudgetError, PlanError
+from checkmate_tf.files.arrays import graph_from_arrays, graph_to_arrays
+from checkmate_tf.files.graphs import graph_from_dict, graph_to_dict
 from checkmate_tf.graph import FORWARD, Graph
 from checkmate_tf.plan import evaluate, plan_from_sequence
 from checkmate_tf.schedule import Schedule, keep_all
@@ -213,3 +215,26 @@ def test_variants_of_a_schedule_keep_its_order():
 def test_an_unknown_order_is_refused():
     with pytest.raises(ValueError, match='"fixed".*"free"'):
         SolveOptions(order="any")
+
+
+def test_what_a_node_waits_for_comes_first():
+    graph = replace(fork(2), waits=[[], [], [1], [], []])
+    assert legalise(graph, [0, 2, 3, 4]) == [0, 1, 2, 3, 4]
+    with pytest.raises(PlanError, match="v2 comes before a node that it waits for"):
+        evaluate(graph, plan_from_sequence(graph, [0, 2, 1, 3, 4]))
+    for again in (graph_from_dict(graph_to_dict(graph)), graph_from_arrays(graph_to_arrays(graph))):
+        assert again.waits == graph.waits == ((), (), (1,), (), ())
+    best = solve(graph, 20 + 1, options=SolveOptions(time_limit=2, gap=0.0, order="free"))
+    assert best.cost == graph.base_cost
+    with pytest.raises(GraphError, match="waits for one that is not before it"):
+        replace(graph, waits=[[], [], [3], [], []])
+    with pytest.raises(GraphError, match="waits_for"):
+        graph_from_dict({**graph_to_dict(graph), "nodes": [{**graph_to_dict(graph)["nodes"][0], "waits_for": [0]}]})
+
+
+def test_the_least_budget_of_branches_is_found_by_their_order():
+    graph = fork(5)
+    with pytest.raises(InfeasibleBudgetError) as error:
+        solve(graph, 14, options=SolveOptions(time_limit=2, order="free"))
+    assert error.value.minimum_bytes == 15
+    assert Schedule(graph, error.value.sequence).peak_bytes == 15

@@ -76,8 +76,8 @@ def plan_step(
     saved = None if options.schedule is None or earlier else read_schedule(options.schedule)
     device = _device(distribution)
     tracing = Tracing(batch_size, options, name, device, ledger)
-    # XLA has an order of its own, and control edges of a replica's step reach the steps of the others.
-    free = options.strategy == SEARCHED and not options.jit_compile and distribution is None
+    options = _with_order(options, distribution)
+    free = options.strategy == SEARCHED and options.order == "free"
     make = tracing.orders if free else lambda *traced: [tracing.program(*traced)]
     subjects = [Subject(*one) for one in make(*tracing.trace(step, spec, distribution))]
     subject = subjects[0] if saved is None else _of_saved(saved, subjects)
@@ -89,8 +89,6 @@ def plan_step(
         for one in subjects if alike else ():
             if same_graph(other.schedule.graph, one.graph):
                 return PlannedStep(one, other.schedule, other.order, other.report, batch_size, options.jit_compile)
-    if distribution is not None or options.jit_compile:  # replicas meet in the order traced, and XLA has its own
-        options = replace(options, order="fixed")
     job = Job(subject, budget_bytes, device, options, _places(distribution))
     if distribution is None:
         _keep_reserves(job)
@@ -143,7 +141,7 @@ def plan_again(
     InfeasibleBudgetError
         If nothing fits what is left of the budget.
     """
-    report, device = planned.report, _device(distribution)
+    report, device, options = planned.report, _device(distribution), _with_order(options, distribution)
     ledger = Ledger(dict(report.seconds))
     come = device.foreign_bytes(planned.program.variable_bytes)
     resident = max(0, come - report.foreign_bytes)  # part of every measurement from now on
@@ -194,6 +192,14 @@ def step_graph(
     options = PlanOptions(costs=costs, verify=False)
     tracing = Tracing(batch_size, options, name, _device(distribution), Ledger())
     return tracing.program(*tracing.trace(step, spec, distribution))[1]
+
+
+def _with_order(options: PlanOptions, distribution: Distribution | None) -> PlanOptions:
+    """The options, with the order traced where no other can be had.
+
+    XLA has an order of its own, and control edges of a replica's step reach the steps of the others.
+    """
+    return replace(options, order="fixed") if distribution is not None or options.jit_compile else options
 
 
 def _of_saved(saved: dict[str, Any], subjects: Sequence[Subject]) -> Subject:

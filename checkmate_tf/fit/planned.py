@@ -158,6 +158,6 @@ def expected_peak_bytes(planned: PlannedStep, device: Device) -> int:
 
 def same_graph(a: Graph, b: Graph) -> bool:
     """Whether two graphs have the same schedules, at the same costs."""
-    same = a.inputs == b.inputs and a.constant_bytes == b.constant_bytes
+    same = a.inputs == b.inputs and a.waits == b.waits and a.constant_bytes == b.constant_bytes
     columns = ("kinds", "sizes", "workspace", "held", "recompute_until", "costs")
     return same and all(np.array_equal(getattr(a, c), getattr(b, c)) for c in columns)

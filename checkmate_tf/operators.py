@@ -216,6 +216,7 @@ class OperatorGraph:
             workspace=np.array([m[0] for m in memory], dtype=np.int64),
             held=np.array([m[1] for m in memory], dtype=np.int64),
             recompute_until=place[np.minimum(self.graph.recompute_until[nodes], len(self))],
+            waits=[[int(place[k]) for k in self.graph.waits[i] if kept[k]] for i in order],
         )
         return ChosenGraph(graph, nodes, {i: way for i, way in sorted(chosen.items()) if kept[i]})
 

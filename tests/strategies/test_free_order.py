@@ -13,6 +13,7 @@ from checkmate_tf.errors import GraphError, InfeasibleBudgetError, PlanError
 from checkmate_tf.files.arrays import graph_from_arrays, graph_to_arrays
 from checkmate_tf.files.graphs import graph_from_dict, graph_to_dict
 from checkmate_tf.graph import FORWARD, Graph
+from checkmate_tf.operators import OperatorGraph
 from checkmate_tf.plan import evaluate, plan_from_sequence
 from checkmate_tf.schedule import Schedule, keep_all
 from checkmate_tf.strategies import SolveOptions, solve
@@ -238,3 +239,11 @@ def test_the_least_budget_of_branches_is_found_by_their_order():
         solve(graph, 14, options=SolveOptions(time_limit=2, order="free"))
     assert error.value.minimum_bytes == 15
     assert Schedule(graph, error.value.sequence).peak_bytes == 15
+
+
+def test_waits_are_of_the_same_nodes_after_ways_are_chosen():
+    """Node 0 is an encoding that nobody reads. It is left out, so indices change."""
+    graph = replace(fork(2), inputs=[[], [], [1], [], [2, 3]], waits=[[], [], [0, 1], [], []])
+    kept = OperatorGraph(graph, {}, frozenset({0})).choose().graph
+    assert kept.names == ("v1", "v2", "v3", "v4")
+    assert kept.waits == ((), (0,), (), ())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 
 from checkmate_tf.graph import Graph
+from checkmate_tf.strategies.orders import before_effects
 
 __all__ = ["least_cost", "least_free_cost", "least_staged_cost"]
 
@@ -44,8 +45,15 @@ def least_cost(graph: Graph, budget_bytes: int) -> float:
 
 
 def least_free_cost(graph: Graph, budget_bytes: int) -> float:
-    """The same over all orders of first computations: Dijkstra over (values computed so far, values in memory)."""
+    """The same over all orders of first computations: Dijkstra over (values computed so far, values in memory).
+
+    Counts `held`, too.
+    """
     n, room = len(graph), budget_bytes - graph.constant_bytes
+    own = [{i for i in graph.inputs[k] if graph.users[i] == (k,)} for k in range(n)]
+    before = [{*graph.inputs[k], *graph.waits[k]} for k in range(n)]
+    for k, earlier in before_effects(graph.recompute_until.tolist()).items():
+        before[k] |= set(earlier)
     sinks = {i for i in range(n) if not graph.users[i]}
     start: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
     costs = {start: 0.0}
@@ -63,8 +71,13 @@ def least_free_cost(graph: Graph, budget_bytes: int) -> float:
         for k in set(range(n)) - memory:
             if (k in done and stage >= graph.recompute_until[k]) or not memory.issuperset(graph.inputs[k]):
                 continue
-            if live + graph.sizes[k] + graph.workspace[k] <= room:
-                moves.append((done | {k}, memory | {k}, cost + float(graph.costs[k])))
+            if not done.issuperset(before[k]):
+                continue
+            needs, total = live + int(graph.sizes[k] + graph.workspace[k]), cost + float(graph.costs[k])
+            if needs <= room:
+                moves.append((done | {k}, memory - own[k] | {k}, total))
+            if needs + graph.held[k] <= room:
+                moves.append((done | {k}, memory | {k}, total))
         for *state, total in moves:
             if total < costs.get((state[0], state[1]), float("inf")):
                 costs[state[0], state[1]] = total

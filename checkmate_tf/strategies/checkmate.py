@@ -5,7 +5,8 @@ Neither needs a licensed solver. The search gives the schedule. The relaxation (
 it can be, and what the relaxation keeps is where the search starts.
 
 With a free order the search chooses the order of first computations, too. Its schedules may cost less than that bound,
-so another one takes its place, which holds for any order (`any_order`).
+so another one takes its place, which holds for any order (`any_order`). In graphs of up to 62 nodes a best-first search
+runs in turn with the first one. Where it ends, the optimum over all orders is proven (`best_first`).
 
 In graphs without a backward pass many values are read late. To recompute one of them, others must be kept for its sake,
 which the search seldom finds. There CP-SAT looks for schedules in a third process (`moccasin.improve`), and the search
@@ -30,6 +31,7 @@ from .moccasin.moccasin import improve
 from .options import SolveOptions
 from .programs.any_order import any_order_bound
 from .programs.bound_process import BoundProcess
+from .search.best_first import LARGEST, BestFirst
 from .search.minimum_budget import infeasible, proven_minimum, tightest, without_solving
 from .search.search import KeepSet, search
 
@@ -74,6 +76,7 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
     best: np.ndarray | None = None
     cost, lower = np.inf, any_order_bound(graph, budget_bytes) if free else graph.base_cost
     fixed = graph.base_cost  # the bound in the graph's order
+    exact = BestFirst(graph, budget_bytes) if free and len(graph) <= LARGEST else None
     history: list[tuple[float, float]] = []  # (seconds, cost)
     sets: list[KeepSet] = []
 
@@ -96,8 +99,15 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
                     try:
                         sequence = next(walk)
                     except StopIteration:
-                        break
+                        if exact is None or exact.ended:
+                            break
+                        sequence = None
                     offers += [] if sequence is None else [sequence]
+                if exact is not None and not exact.ended:
+                    exact.explore(_TICK, cost)
+                    raised = now if exact.bound > lower + 0.1 * _STALL * graph.base_cost else raised
+                    lower = max(lower, exact.bound)
+                    offers += [] if exact.sequence is None else [exact.sequence]
                 for news in process.news():
                     if float(news["cost"]) > fixed + 0.1 * _STALL * graph.base_cost:
                         raised = now
@@ -120,6 +130,7 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
                     break
                 quiet = options.settle and (not process.running or (now > _QUIET and raised < 0.5 * now))
                 quiet = quiet and (improver is None or not improver.running or now > _QUIET)
+                quiet = quiet and (exact is None or exact.ended or now > _QUIET)
                 if best is not None and (
                     gap <= max(options.gap, CLOSED_GAP) or (quiet and _stalled(history, now, graph))
                 ):
@@ -139,6 +150,7 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
     status = "optimal" if cost - lower <= CLOSED_GAP * cost else "feasible"
     log.info("cost %.6g, lower bound %.6g (graph's order: %.6g), %s, %.1f s", cost, lower, fixed, status, seconds)
     searched = "eviction and order search" if free else "eviction search"
+    searched = "best-first, " + searched if exact is not None else searched
     return Schedule(
         graph, best, strategy="checkmate", solver=f"{searched}; GLOP, HiGHS" + (", CP-SAT" if improver else ""),
         status=status, budget_bytes=budget_bytes, lower_bound=lower, seconds=seconds,

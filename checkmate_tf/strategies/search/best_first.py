@@ -1,0 +1,420 @@
+"""The optimum of small graphs over all orders and all recomputations: best-first search, with a bound at every state.
+
+A state is the set of values that have been computed so far, and the set of those in memory. A move computes one node
+whose inputs are in memory. If it does not fit, values are dropped first, no more than it takes. A value of which every
+descendant has been computed is dropped as soon as it can be.
+
+The next state explored has the least cost so far plus a lower bound on what must follow:
+
+- each node that has not been computed costs C_i once;
+- each value that is missing, though a node that must still be computed is made of it, costs C_i again;
+- at the first computation of a node v, some values made before it are still to be read after it. What does not fit
+  beside v is computed again later: the cheapest by C_i / M_i (a fractional knapsack), for the v where that is most.
+
+So when the best state is complete, or promises no less than a known schedule costs, the optimum is proven. Before that
+its promise is a lower bound for any order. This is A* (Hart, Nilsson and Raphael, 1968) on the graph of states.
+
+What it does badly: the number of states grows exponentially with the width of the graph, and with what recomputation
+costs beyond the bound.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...graph import Graph
+from ...numba_jit import numba_jit
+from ..orders import with_order_of_effects
+from .arrays import ragged
+
+__all__ = ["LARGEST", "BestFirst"]
+
+LARGEST = 62
+"""Nodes of a graph: a set of values is the bits of an integer."""
+
+_STATES = 3_000_000  # at most: 0.2 GB
+_SLICE = 0.1  # seconds of compiled code between two looks at the clock
+_SLACK = 1e-9  # of the base cost: sums of the same costs in another order
+
+
+class _Steps(NamedTuple):
+    """The graph, in bits (for Numba). `order[ptr[v]:ptr[v + 1]]` may be in memory across v, the cheapest first."""
+
+    sizes: NDArray[np.int64]
+    needs: NDArray[np.int64]
+    held: NDArray[np.int64]
+    costs: NDArray[np.float64]
+    inputs: NDArray[np.int64]
+    own: NDArray[np.int64]
+    before: NDArray[np.int64]
+    below: NDArray[np.int64]
+    users: NDArray[np.int64]
+    after: NDArray[np.int64]
+    ancestors: NDArray[np.int64]
+    working_set: NDArray[np.int64]
+    ptr: NDArray[np.int64]
+    order: NDArray[np.int64]
+
+
+class _Tree(NamedTuple):
+    """All states reached, a heap of them by promise, and a table to find them (for Numba)."""
+
+    done: NDArray[np.int64]
+    memory: NDArray[np.int64]
+    spent: NDArray[np.float64]
+    promise: NDArray[np.float64]
+    parent: NDArray[np.int32]
+    node: NDArray[np.int8]
+    open: NDArray[np.bool_]
+    heap: NDArray[np.int32]
+    place: NDArray[np.int32]
+    table: NDArray[np.int32]
+    taken: NDArray[np.int64]  # of the states, and of the heap
+
+
+class BestFirst:
+    """A search for the optimum of a graph of at most `LARGEST` nodes, in slices.
+
+    Parameters
+    ----------
+    graph : Graph
+    budget_bytes : int
+        Constants included.
+
+    Attributes
+    ----------
+    bound : float
+        No schedule within the budget costs less, in any order. Infinite if there is none.
+    sequence : (length,) int array or None
+        The optimum, once it is found.
+    ended : bool
+        Nothing is left to explore, or there is no room for more states.
+    """
+
+    def __init__(self, graph: Graph, budget_bytes: int) -> None:
+        if len(graph) > LARGEST:
+            raise ValueError(f"{graph.name!r} has {len(graph)} nodes; best-first search takes {LARGEST} at most")
+        self.steps, self.room = _steps(graph), budget_bytes - graph.constant_bytes
+        self.tree = _tree(_STATES)
+        self.slack = _SLACK * graph.base_cost
+        self.rate = 100.0  # states a second, measured as it goes
+        self.bound, self.ended = graph.base_cost, False
+        self.sequence: NDArray[np.int64] | None = None
+        _plant(self.steps, self.tree, self.room)
+
+    def explore(self, seconds: float, known: float = np.inf) -> None:
+        """Explore states for about so long: those that promise less than a known schedule costs."""
+        begun = time.perf_counter()
+        while not self.ended and (left := seconds - (time.perf_counter() - begun)) > 0:
+            clock = time.perf_counter()
+            count = max(1, int(self.rate * min(left, _SLICE)))
+            found, bound, more = _explore(self.steps, self.tree, self.room, count, known - self.slack)
+            self.rate = count / max(time.perf_counter() - clock, 1e-6)
+            self.bound, self.ended = max(self.bound, min(bound, known)), not more
+            if found >= 0:
+                self.sequence = _path(self.tree, found)
+
+
+def _steps(graph: Graph) -> _Steps:
+    n = len(graph)
+    bits = lambda nodes: sum(1 << int(i) for i in nodes)  # noqa: E731
+    ancestors, after = [0] * n, [0] * n
+    for v, row in enumerate(graph.inputs):
+        for i in row:
+            ancestors[v] |= ancestors[i] | 1 << i
+    for i in reversed(range(n)):
+        for u in graph.users[i]:
+            after[i] |= after[u] | 1 << u
+    users = [bits(row) for row in graph.users]
+    ratio = graph.costs / np.maximum(graph.sizes, 1)
+    ratio[graph.recompute_until == 0] = np.inf
+    cheapest = np.argsort(ratio, kind="stable").tolist()
+    apart = lambda i, v: i != v and not after[v] >> i & 1  # noqa: E731 - i may be computed before v
+    across = [
+        [i for i in cheapest if apart(i, v) and graph.sizes[i] and (users[i] & after[v] or not users[i])]
+        for v in range(n)
+    ]  # fmt: skip
+    ptr, order = ragged(across)
+    column = lambda values: np.array(values, dtype=np.int64)  # noqa: E731
+    return _Steps(
+        sizes=graph.sizes, needs=graph.sizes + graph.workspace, held=graph.held, costs=graph.costs,
+        inputs=column([bits(row) for row in graph.inputs]),
+        own=column([bits(i for i in row if graph.users[i] == (k,)) for k, row in enumerate(graph.inputs)]),
+        before=column([bits(row) for row in with_order_of_effects(graph).inputs]),
+        below=column([(1 << int(until)) - 1 for until in graph.recompute_until]),
+        users=column(users), after=column(after), ancestors=column(ancestors), working_set=graph.working_set,
+        ptr=ptr, order=order,
+    )  # fmt: skip
+
+
+def _tree(most: int) -> _Tree:
+    """Room for so many states. Pages are taken as they are written to."""
+    slots = 1 << (2 * most - 1).bit_length()
+    return _Tree(
+        done=np.zeros(most, np.int64), memory=np.zeros(most, np.int64), spent=np.zeros(most), promise=np.zeros(most),
+        parent=np.zeros(most, np.int32), node=np.zeros(most, np.int8), open=np.zeros(most, np.bool_),
+        heap=np.zeros(most, np.int32), place=np.zeros(most, np.int32), table=np.zeros(slots, np.int32),
+        taken=np.zeros(2, np.int64),
+    )  # fmt: skip
+
+
+@numba_jit
+def _needed(steps: _Steps, done: int, memory: int) -> tuple[float, int]:
+    """What nodes to come and missing values cost, and which values are missing; infinite if one cannot be had again."""
+    n = steps.sizes.shape[0]
+    every = (1 << n) - 1
+    left, missing = 0.0, 0
+    for i in range(n - 1, -1, -1):
+        bit = 1 << i
+        if not done & bit:
+            left += steps.costs[i]
+        elif not memory & bit and (steps.users[i] & ((every & ~done) | missing) or not steps.users[i]):
+            missing |= bit
+            left += steps.costs[i]
+            if done & steps.below[i] == steps.below[i]:
+                return np.inf, missing
+    return left, missing
+
+
+@numba_jit
+def _promise(steps: _Steps, room: int, done: int, memory: int) -> float:
+    """What must still be spent, at least; infinite if the step cannot be finished."""
+    left, missing = _needed(steps, done, memory)
+    if left == np.inf:
+        return left
+    most = 0.0
+    for v in range(steps.sizes.shape[0]):
+        if done >> v & 1:
+            continue
+        made = (done | steps.ancestors[v]) & ~missing & ~steps.inputs[v]
+        excess = steps.working_set[v] - room
+        for at in range(steps.ptr[v], steps.ptr[v + 1]):
+            i = steps.order[at]
+            if made >> i & 1:
+                excess += steps.sizes[i]
+        if excess <= 0:
+            continue
+        extra = 0.0
+        for at in range(steps.ptr[v], steps.ptr[v + 1]):
+            i = steps.order[at]
+            if made >> i & 1:
+                if steps.below[i] == 0:
+                    return np.inf
+                share = min(1.0, excess / steps.sizes[i])
+                extra += share * steps.costs[i]
+                excess -= steps.sizes[i]
+                if excess <= 0:
+                    break
+        if excess > 0:
+            return np.inf
+        most = max(most, extra)
+    return left + most
+
+
+@numba_jit
+def _first(tree: _Tree, a: int, b: int) -> bool:
+    """Whether state a is explored before b: it promises less, or as much and has spent more."""
+    if tree.promise[a] != tree.promise[b]:
+        return tree.promise[a] < tree.promise[b]
+    return tree.spent[a] > tree.spent[b]
+
+
+@numba_jit
+def _up(tree: _Tree, at: int) -> None:
+    heap, state = tree.heap, tree.heap[at]
+    while at > 0:
+        above = (at - 1) // 2
+        if not _first(tree, state, heap[above]):
+            break
+        heap[at] = heap[above]
+        tree.place[heap[at]] = at
+        at = above
+    heap[at] = state
+    tree.place[state] = at
+
+
+@numba_jit
+def _pop(tree: _Tree) -> int:
+    heap = tree.heap
+    top = heap[0]
+    tree.taken[1] -= 1
+    size = tree.taken[1]
+    tree.open[top] = False
+    if size:
+        state, at = heap[size], 0
+        while True:
+            child = 2 * at + 1
+            if child >= size:
+                break
+            if child + 1 < size and _first(tree, heap[child + 1], heap[child]):
+                child += 1
+            if not _first(tree, heap[child], state):
+                break
+            heap[at] = heap[child]
+            tree.place[heap[at]] = at
+            at = child
+        heap[at] = state
+        tree.place[state] = at
+    return top
+
+
+@numba_jit
+def _add(
+    steps: _Steps, tree: _Tree, room: int, done: int, memory: int, spent: float, parent: int, node: int, known: float
+) -> bool:
+    """Keep a state if it is new, or cheaper than before, and promises less than `known`. False if there is no room."""
+    for i in range(steps.sizes.shape[0]):  # drop what nobody can need
+        if memory >> i & 1 and steps.users[i] and steps.after[i] & ~done == 0:
+            memory &= ~(1 << i)
+    slots = tree.table.shape[0]
+    mixed = (done * 0x9E3779B97F4A7C1 + memory * 0x7F4A7C159E3779B) ^ (done >> 17) ^ (memory >> 23)
+    at = (mixed ^ (mixed >> 29)) & (slots - 1)
+    while tree.table[at]:
+        state = tree.table[at] - 1
+        if tree.done[state] == done and tree.memory[state] == memory:
+            break
+        at = (at + 1) & (slots - 1)
+    if tree.table[at]:
+        state = tree.table[at] - 1
+        if spent >= tree.spent[state]:
+            return True
+        promise = tree.promise[state] - tree.spent[state] + spent
+        if promise >= known:
+            return True
+    else:
+        promise = spent + _promise(steps, room, done, memory)
+        if promise >= known:
+            return True
+        state = tree.taken[0]
+        if state == tree.done.shape[0]:
+            return False
+        tree.taken[0] += 1
+        tree.table[at] = state + 1
+        tree.done[state], tree.memory[state] = done, memory
+    tree.spent[state], tree.promise[state] = spent, promise
+    tree.parent[state], tree.node[state] = parent, node
+    if not tree.open[state]:
+        tree.open[state] = True
+        tree.heap[tree.taken[1]] = state
+        tree.place[state] = tree.taken[1]
+        tree.taken[1] += 1
+    _up(tree, tree.place[state])
+    return True
+
+
+@numba_jit
+def _plant(steps: _Steps, tree: _Tree, room: int) -> None:
+    _add(steps, tree, room, 0, 0, 0.0, -1, -1, np.inf)
+
+
+@numba_jit
+def _compute(
+    steps: _Steps, tree: _Tree, room: int, state: int, k: int, needs: int, dropped: int, known: float,
+    chosen: NDArray[np.int64], price: NDArray[np.float64],
+) -> bool:  # fmt: skip
+    """Add the states in which node k has been computed: one for each least set of values that has to go for it.
+
+    `needs` is what k takes beside what is in memory; `dropped` goes with the computation. Sets whose loss costs too
+    much are left out. `chosen` and `price` are scratch.
+    """
+    n = steps.sizes.shape[0]
+    done, memory = tree.done[state], tree.memory[state]
+    spent = tree.spent[state] + steps.costs[k]
+    excess = needs - room
+    movable = memory & ~steps.inputs[k]
+    total = 0
+    for i in range(n):
+        if memory >> i & 1:
+            excess += steps.sizes[i]
+            if movable >> i & 1:
+                total += steps.sizes[i]
+    if total < excess:
+        return True
+    after, kept = done | 1 << k, (memory | 1 << k) & ~dropped
+    if excess <= 0:
+        return _add(steps, tree, room, after, kept, spent, state, k, known)
+    left, missing = _needed(steps, after, kept)
+    to_come = ((1 << n) - 1) & ~after | missing
+    left += spent
+    for i in range(n):
+        price[i] = 0.0
+        if steps.users[i] & to_come or not steps.users[i]:
+            price[i] = np.inf if after & steps.below[i] == steps.below[i] else steps.costs[i]
+    depth, i, gone, rest = 0, 0, 0, total  # `rest`: bytes of the movable values from i on
+    while True:
+        while i < n and gone < excess and gone + rest >= excess:
+            if movable >> i & 1:
+                rest -= steps.sizes[i]
+                if steps.sizes[i] and left + price[i] < known:
+                    chosen[depth] = i
+                    depth += 1
+                    gone += steps.sizes[i]
+                    left += price[i]
+            i += 1
+        if gone >= excess:
+            least, remains = True, kept
+            for at in range(depth):
+                least = least and gone - steps.sizes[chosen[at]] < excess
+                remains &= ~(1 << chosen[at])
+            if least and not _add(steps, tree, room, after, remains, spent, state, k, known):
+                return False
+        if depth == 0:
+            return True
+        depth -= 1  # without the last one chosen
+        i = chosen[depth]
+        gone -= steps.sizes[i]
+        left -= price[i]
+        i += 1
+        rest = 0
+        for j in range(i, n):
+            if movable >> j & 1:
+                rest += steps.sizes[j]
+
+
+@numba_jit
+def _explore(steps: _Steps, tree: _Tree, room: int, states: int, known: float) -> tuple[int, float, bool]:
+    """The complete state of least cost or -1, the least promise of what is left, and whether anything is left."""
+    n = steps.sizes.shape[0]
+    every = (1 << n) - 1
+    results = 0
+    for i in range(n):
+        if not steps.users[i]:
+            results |= 1 << i
+    chosen, price = np.zeros(n + 1, dtype=np.int64), np.zeros(n)
+    for _ in range(states):
+        if not tree.taken[1]:
+            return -1, np.inf, False
+        if tree.promise[tree.heap[0]] >= known:
+            return -1, tree.promise[tree.heap[0]], False
+        state = _pop(tree)
+        done, memory = tree.done[state], tree.memory[state]
+        if done == every and memory & results == results:
+            return state, tree.promise[state], False
+        for k in range(n):
+            bit = 1 << k
+            if memory & bit or steps.inputs[k] & ~memory:
+                continue
+            if done & bit:
+                if done & steps.below[k] == steps.below[k] or (steps.users[k] and steps.after[k] & ~done == 0):
+                    continue
+            elif steps.before[k] & ~done:
+                continue
+            own = steps.own[k] if steps.held[k] else 0
+            fits = _compute(steps, tree, room, state, k, steps.needs[k], own, known, chosen, price)
+            if fits and own:
+                fits = _compute(steps, tree, room, state, k, steps.needs[k] + steps.held[k], 0, known, chosen, price)
+            if not fits:
+                return -1, tree.promise[state], False
+    return -1, tree.promise[tree.heap[0]] if tree.taken[1] else np.inf, True
+
+
+def _path(tree: _Tree, state: int) -> NDArray[np.int64]:
+    nodes = []
+    while tree.parent[state] >= 0:
+        nodes.append(int(tree.node[state]))
+        state = int(tree.parent[state])
+    return np.array(nodes[::-1], dtype=np.int64)

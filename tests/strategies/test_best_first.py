@@ -1,0 +1,126 @@
+"""Best-first search over orders and recomputations: the optimum of brute force, and bounds that hold before it ends."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from bruteforce import least_free_cost
+from graphs import chain, training, unet
+
+from checkmate_tf.errors import InfeasibleBudgetError
+from checkmate_tf.graph import FORWARD, Graph
+from checkmate_tf.schedule import Schedule, keep_all
+from checkmate_tf.strategies import SolveOptions, solve
+from checkmate_tf.strategies.search import best_first
+from checkmate_tf.strategies.search.best_first import LARGEST, BestFirst
+from checkmate_tf.strategies.search.minimum_budget import proven_minimum
+
+
+def a_graph(rng: np.random.Generator) -> Graph:
+    """At most 8 nodes, of a training step or of none. Some run once, wait, or compute into what they read."""
+    if rng.random() < 0.5:
+        nodes = int(rng.integers(1, 4))
+        inputs = [[i - 1, *rng.choice(i, int(rng.random() < 0.3)).tolist()] if i else [] for i in range(nodes)]
+        graph = training(inputs, rng.integers(0, 9, nodes).tolist(), rng.integers(0, 9, nodes).tolist())
+    else:
+        nodes = int(rng.integers(2, 8))
+        inputs = [rng.choice(i, min(i, int(rng.integers(0, 3))), replace=False).tolist() for i in range(nodes)]
+        graph = Graph(
+            "random", [f"v{i}" for i in range(nodes)], np.full(nodes, FORWARD), rng.integers(0, 9, nodes),
+            rng.integers(0, 9, nodes), inputs, constant_bytes=int(rng.integers(0, 3)),
+        )  # fmt: skip
+    n = len(graph)
+    taken = rng.random(n) < 0.3
+    return replace(
+        graph,
+        recompute_until=np.where(rng.random(n) < 0.15, rng.integers(0, n + 1, n), n),
+        workspace=np.where(taken, -graph.sizes // 2, rng.integers(0, 2, n)),
+        held=np.where(taken, graph.sizes - graph.sizes // 2, 0),
+        waits=[rng.choice(i, 1).tolist() if i and rng.random() < 0.1 else [] for i in range(n)],
+    )
+
+
+def a_budget(graph: Graph, rng: np.random.Generator) -> int:
+    least, plain = proven_minimum(graph, "free")[0], keep_all(graph).peak_bytes
+    return int(rng.integers(least, max(least, plain - 1) + 1))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_finds_the_optimum_of_brute_force_over_all_orders(seed):
+    rng, dearer, impossible = np.random.default_rng(seed), 0, 0
+    for _ in range(200):
+        graph = a_graph(rng)
+        budget = a_budget(graph, rng)
+        optimum, search = least_free_cost(graph, budget), BestFirst(graph, budget)
+        search.explore(60.0)
+        assert search.ended
+        assert search.bound == pytest.approx(optimum)
+        if optimum == np.inf:
+            impossible += 1
+            assert search.sequence is None
+            continue
+        assert search.sequence is not None
+        found = Schedule(graph, search.sequence)
+        assert found.peak_bytes <= budget
+        assert found.cost == pytest.approx(optimum)
+        dearer += optimum > graph.base_cost
+    assert dearer > 10
+    assert impossible > 2
+
+
+def test_what_costs_as_much_as_a_known_schedule_is_not_looked_for():
+    graph, budget = chain(12), keep_all(chain(12)).peak_bytes * 7 // 10
+    optimum = solve(graph, budget, options=SolveOptions(time_limit=20, gap=0.0, order="free"))
+    assert optimum.status == "optimal"
+    assert optimum.solver.startswith("best-first")
+    search = BestFirst(graph, budget)
+    search.explore(60.0, known=optimum.cost)
+    assert (search.ended, search.sequence, search.bound) == (True, None, optimum.cost)
+
+
+def test_its_bound_holds_where_it_has_no_room_to_end(monkeypatch):
+    graph = unet(3)
+    budget = keep_all(graph).peak_bytes // 2
+    bounds = []
+    for most in (10, 200, 5000):
+        monkeypatch.setattr(best_first, "_STATES", most)
+        search = BestFirst(graph, budget)
+        search.explore(60.0)
+        assert search.ended
+        assert search.sequence is None
+        bounds.append(search.bound)
+    assert graph.base_cost < bounds[0] <= bounds[1] <= bounds[2]
+    monkeypatch.undo()
+    schedule = solve(graph, budget, options=SolveOptions(time_limit=60, gap=0.0, order="free"))
+    assert bounds[2] <= schedule.lower_bound <= schedule.cost
+
+
+def test_small_graphs_are_solved_or_refused_with_proof():
+    rng, optimal, refused = np.random.default_rng(5), 0, 0
+    for _ in range(20):
+        graph = a_graph(rng)
+        budget = a_budget(graph, rng)
+        optimum = least_free_cost(graph, budget)
+        try:
+            schedule = solve(graph, budget, options=SolveOptions(time_limit=60, gap=0.0, order="free"))
+        except InfeasibleBudgetError as error:
+            refused += 1
+            assert error.proven
+            assert optimum == np.inf
+            continue
+        optimal += 1
+        assert schedule.status == "optimal"
+        assert schedule.cost == pytest.approx(optimum)
+    assert min(optimal, refused) >= 1
+
+
+def test_it_takes_as_many_nodes_as_an_integer_has_bits():
+    graph = Graph(
+        "row", [f"v{i}" for i in range(LARGEST)], np.full(LARGEST, FORWARD), np.ones(LARGEST),
+        np.ones(LARGEST), [[i - 1] if i else [] for i in range(LARGEST)],
+    )  # fmt: skip
+    search = BestFirst(graph, 2)
+    search.explore(60.0)
+    assert search.sequence.tolist() == list(range(LARGEST))
+    with pytest.raises(ValueError, match="62 at most"):
+        BestFirst(chain(40), 10)

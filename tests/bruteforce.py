@@ -5,9 +5,9 @@ from __future__ import annotations
 import heapq
 
 from checkmate_tf.graph import Graph
-from checkmate_tf.strategies.orders import before_effects
+from checkmate_tf.strategies.orders import before_effects, with_order_of_effects
 
-__all__ = ["least_cost", "least_free_cost", "least_staged_cost"]
+__all__ = ["least_cost", "least_free_cost", "least_peak_of_any_order", "least_staged_cost"]
 
 
 def least_cost(graph: Graph, budget_bytes: int) -> float:
@@ -121,3 +121,23 @@ def least_staged_cost(graph: Graph, budget_bytes: int) -> float:
                 costs[state[0], state[1], state[2]] = total
                 heapq.heappush(heap, (total, state[0], state[1], tuple(sorted(state[2]))))
     return float("inf")
+
+
+def least_peak_of_any_order(graph: Graph) -> int:
+    """The least peak over all orders without recomputation: Dijkstra over the values computed so far."""
+    n, before = len(graph), with_order_of_effects(graph).inputs
+    least: dict[frozenset[int], int] = {frozenset(): 0}
+    heap: list[tuple[int, tuple[int, ...]]] = [(0, ())]
+    while True:
+        peak, computed = heapq.heappop(heap)
+        done = frozenset(computed)
+        if len(done) == n:
+            return peak + graph.constant_bytes
+        live = sum(int(graph.sizes[i]) for i in done if not done.issuperset(graph.users[i]) or not graph.users[i])
+        for k in set(range(n)) - done:
+            if not done.issuperset(before[k]):
+                continue
+            then = max(peak, live + int(graph.sizes[k] + graph.workspace[k]))
+            if then < least.get(done | {k}, then + 1):
+                least[done | {k}] = then
+                heapq.heappush(heap, (then, tuple(sorted(done | {k}))))

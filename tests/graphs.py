@@ -10,15 +10,19 @@ from hypothesis import strategies as st
 
 from checkmate_tf.graph import BACKWARD, FORWARD, LOSS, Graph
 from checkmate_tf.operators import Implementation, OperatorGraph
+from checkmate_tf.strategies.orders import legalise, with_order_of_effects
 
 __all__ = [
+    "a_legal_order",
     "any_graphs",
     "chain",
     "operator_graphs",
     "orders",
     "paper_chain",
     "random_graphs",
+    "relabelled",
     "resnet",
+    "tiny_graph",
     "training",
     "training_operators",
     "transformer",
@@ -209,3 +213,45 @@ def training_operators(draw: st.DrawFn, max_forward: int = 4, max_backward: int 
 def _in_place(sizes: np.ndarray, i: int, reads: Sequence[int], of: Callable[[Iterable[int]], int] = min) -> int:
     """The least workspace: the memory of any of its inputs is reused, or of the largest (`of=max`)."""
     return -min(int(sizes[i]), of(int(sizes[p]) for p in reads)) if reads else 0
+
+
+def tiny_graph(rng: np.random.Generator) -> Graph:
+    """At most 8 nodes, of a training step or of none. Some run once, wait, or compute into what they read."""
+    if rng.random() < 0.5:
+        nodes = int(rng.integers(1, 4))
+        inputs = [[i - 1, *rng.choice(i, int(rng.random() < 0.3)).tolist()] if i else [] for i in range(nodes)]
+        graph = training(inputs, rng.integers(0, 9, nodes).tolist(), rng.integers(0, 9, nodes).tolist())
+    else:
+        nodes = int(rng.integers(2, 8))
+        inputs = [rng.choice(i, min(i, int(rng.integers(0, 3))), replace=False).tolist() for i in range(nodes)]
+        graph = Graph(
+            "random", [f"v{i}" for i in range(nodes)], np.full(nodes, FORWARD), rng.integers(0, 9, nodes),
+            rng.integers(0, 9, nodes), inputs, constant_bytes=int(rng.integers(0, 3)),
+        )  # fmt: skip
+    n = len(graph)
+    taken = rng.random(n) < 0.3
+    return replace(
+        graph,
+        recompute_until=np.where(rng.random(n) < 0.15, rng.integers(0, n + 1, n), n),
+        workspace=np.where(taken, -graph.sizes // 2, rng.integers(0, 2, n)),
+        held=np.where(taken, graph.sizes - graph.sizes // 2, 0),
+        waits=[rng.choice(i, 1).tolist() if i and rng.random() < 0.1 else [] for i in range(n)],
+    )
+
+
+def a_legal_order(graph: Graph, seed: int) -> np.ndarray:
+    """Some order that inputs and effects allow."""
+    wanted = np.random.default_rng(seed).permutation(len(graph))
+    return np.array(list(dict.fromkeys(legalise(with_order_of_effects(graph), wanted))))
+
+
+def relabelled(graph: Graph, order: np.ndarray) -> Graph:
+    """The graph with its nodes numbered by an order; without limits to recomputation."""
+    rank = np.argsort(order)
+    return replace(
+        graph,
+        names=[graph.names[i] for i in order],
+        inputs=[[int(rank[p]) for p in graph.inputs[i]] for i in order],
+        recompute_until=None,
+        **{key: getattr(graph, key)[order] for key in ("kinds", "costs", "sizes", "workspace", "held")},
+    )

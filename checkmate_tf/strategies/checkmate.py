@@ -29,9 +29,12 @@ from ..schedule import Schedule
 from .moccasin.cpsat_process import IntervalsProcess
 from .moccasin.moccasin import improve
 from .options import SolveOptions
+from .ordering.least_peak import least_peak, once
+from .ordering.lives import least_possible
+from .ordering.states import LARGEST
 from .programs.any_order import any_order_bound
 from .programs.bound_process import BoundProcess
-from .search.best_first import LARGEST, BestFirst
+from .search.best_first import BestFirst
 from .search.minimum_budget import infeasible, proven_minimum, tightest, without_solving
 from .search.search import KeepSet, search
 
@@ -40,6 +43,8 @@ __all__ = ["checkmate"]
 log = logging.getLogger(__name__)
 
 _STALL = 5e-4  # of the base cost: an improvement below this in the last quarter of the time is not worth waiting for
+_ORDERING = 1.0  # seconds to look for an order that fits without recomputation, where one may
+_EASY = 0.5  # seconds in which easy budgets are done: best-first search starts later, since compiling it takes ten
 _PATIENCE = 3.0  # seconds that it goes on in any case
 _QUIET = 10.0  # seconds after which a bound that has not moved for half of the time is taken for done
 _ALONE = 3.0  # seconds after which the search leaves the processors to CP-SAT in a graph without a backward pass
@@ -73,6 +78,13 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
     if done is not None:
         return done
 
+    orders = []
+    if free:
+        reachable = least_possible(graph) + graph.constant_bytes <= budget_bytes
+        order = least_peak(graph, _ORDERING if reachable else 0.0, options.seed, budget_bytes)
+        if order.peak_bytes <= budget_bytes:
+            return once(graph, order.order, budget_bytes, "checkmate", time.perf_counter() - begun)
+        orders = [order.order]
     best: np.ndarray | None = None
     cost, lower = np.inf, any_order_bound(graph, budget_bytes) if free else graph.base_cost
     fixed = graph.base_cost  # the bound in the graph's order
@@ -89,7 +101,7 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
     with BoundProcess(graph, budget_bytes, options.time_limit, options.memory_limit) as process, ExitStack() as stack:
         if not (graph.kinds == BACKWARD).any() and len(graph.edges) <= _MOST_EDGES:
             improver = stack.enter_context(_Improver(graph, budget_bytes, options))
-        walk = search(graph, budget_bytes, options.seed, take_sets, free)
+        walk = search(graph, budget_bytes, options.seed, take_sets, free, orders)
         told = raised = 0.0
         try:
             while True:
@@ -103,7 +115,7 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
                             break
                         sequence = None
                     offers += [] if sequence is None else [sequence]
-                if exact is not None and not exact.ended:
+                if exact is not None and not exact.ended and now > _EASY:
                     exact.explore(_TICK, cost)
                     raised = now if exact.bound > lower + 0.1 * _STALL * graph.base_cost else raised
                     lower = max(lower, exact.bound)

@@ -93,6 +93,12 @@ def _checkpoint_all() -> StrategyFunction:
     return checkpoint_all
 
 
+def _least_peak() -> StrategyFunction:
+    from .ordering.least_peak import ordered
+
+    return ordered
+
+
 def _griewank() -> StrategyFunction:
     from .baselines.griewank import griewank
 
@@ -185,11 +191,13 @@ def _monet_noop() -> StrategyFunction:
 
 _REVOLVE, _CHEN = "Griewank and Walther, TOMS 2000", "Chen et al., 2016"
 _JAIN, _TREES = "Jain et al., MLSys 2020", "Kumar et al., NeurIPS 2019"
+_LIU = "Liu, SIAM J. Alg. Disc. Meth. 1987"
 _BARTAN, _SHAH = "Bartan et al., ICML 2023", "Shah et al., ICLR 2021"
 
 STRATEGIES: dict[str, Strategy] = {
     "checkmate": Strategy(_checkmate, "search and proven bound for problem (9)", _JAIN, True, True, True, proves=True),
     "checkpoint-all": Strategy(_checkpoint_all, "nothing is recomputed", _JAIN, True, False, False),
+    "least-peak": Strategy(_least_peak, "nothing is recomputed, in an order of least peak", _LIU, True, False, True),
     "griewank": Strategy(_griewank, "revolve, chains only", _REVOLVE, False, False, "partly"),
     "chen-sqrt": Strategy(_chen_sqrt, "sqrt(n) segments, chains only", _CHEN, False, False, False),
     "chen-greedy": Strategy(_chen_greedy, "segments of a size, chains only", _CHEN, False, False, "partly"),

@@ -1,43 +1,18 @@
 """Best-first search over orders and recomputations: the optimum of brute force, and bounds that hold before it ends."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from bruteforce import least_free_cost
-from graphs import chain, training, unet
+from graphs import chain, tiny_graph, transformer
 
 from checkmate_tf.errors import InfeasibleBudgetError
 from checkmate_tf.graph import FORWARD, Graph
 from checkmate_tf.schedule import Schedule, keep_all
 from checkmate_tf.strategies import SolveOptions, solve
+from checkmate_tf.strategies.ordering.states import LARGEST
 from checkmate_tf.strategies.search import best_first
-from checkmate_tf.strategies.search.best_first import LARGEST, BestFirst
+from checkmate_tf.strategies.search.best_first import BestFirst
 from checkmate_tf.strategies.search.minimum_budget import proven_minimum
-
-
-def a_graph(rng: np.random.Generator) -> Graph:
-    """At most 8 nodes, of a training step or of none. Some run once, wait, or compute into what they read."""
-    if rng.random() < 0.5:
-        nodes = int(rng.integers(1, 4))
-        inputs = [[i - 1, *rng.choice(i, int(rng.random() < 0.3)).tolist()] if i else [] for i in range(nodes)]
-        graph = training(inputs, rng.integers(0, 9, nodes).tolist(), rng.integers(0, 9, nodes).tolist())
-    else:
-        nodes = int(rng.integers(2, 8))
-        inputs = [rng.choice(i, min(i, int(rng.integers(0, 3))), replace=False).tolist() for i in range(nodes)]
-        graph = Graph(
-            "random", [f"v{i}" for i in range(nodes)], np.full(nodes, FORWARD), rng.integers(0, 9, nodes),
-            rng.integers(0, 9, nodes), inputs, constant_bytes=int(rng.integers(0, 3)),
-        )  # fmt: skip
-    n = len(graph)
-    taken = rng.random(n) < 0.3
-    return replace(
-        graph,
-        recompute_until=np.where(rng.random(n) < 0.15, rng.integers(0, n + 1, n), n),
-        workspace=np.where(taken, -graph.sizes // 2, rng.integers(0, 2, n)),
-        held=np.where(taken, graph.sizes - graph.sizes // 2, 0),
-        waits=[rng.choice(i, 1).tolist() if i and rng.random() < 0.1 else [] for i in range(n)],
-    )
 
 
 def a_budget(graph: Graph, rng: np.random.Generator) -> int:
@@ -49,7 +24,7 @@ def a_budget(graph: Graph, rng: np.random.Generator) -> int:
 def test_it_finds_the_optimum_of_brute_force_over_all_orders(seed):
     rng, dearer, impossible = np.random.default_rng(seed), 0, 0
     for _ in range(200):
-        graph = a_graph(rng)
+        graph = tiny_graph(rng)
         budget = a_budget(graph, rng)
         optimum, search = least_free_cost(graph, budget), BestFirst(graph, budget)
         search.explore(60.0)
@@ -79,10 +54,10 @@ def test_what_costs_as_much_as_a_known_schedule_is_not_looked_for():
 
 
 def test_its_bound_holds_where_it_has_no_room_to_end(monkeypatch):
-    graph = unet(3)
-    budget = keep_all(graph).peak_bytes // 2
+    graph = transformer(1)
+    budget = keep_all(graph).peak_bytes * 7 // 10
     bounds = []
-    for most in (10, 200, 5000):
+    for most in (10, 200, 2000):
         monkeypatch.setattr(best_first, "_STATES", most)
         search = BestFirst(graph, budget)
         search.explore(60.0)
@@ -98,7 +73,7 @@ def test_its_bound_holds_where_it_has_no_room_to_end(monkeypatch):
 def test_small_graphs_are_solved_or_refused_with_proof():
     rng, optimal, refused = np.random.default_rng(5), 0, 0
     for _ in range(20):
-        graph = a_graph(rng)
+        graph = tiny_graph(rng)
         budget = a_budget(graph, rng)
         optimum = least_free_cost(graph, budget)
         try:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from bruteforce import least_cost, least_free_cost
-from graphs import any_graphs, chain, random_graphs, resnet, training, transformer, unet
+from graphs import a_legal_order, any_graphs, chain, random_graphs, relabelled, resnet, training, transformer, unet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,11 +17,11 @@ from checkmate_tf.operators import OperatorGraph
 from checkmate_tf.plan import evaluate, plan_from_sequence
 from checkmate_tf.schedule import Schedule, keep_all
 from checkmate_tf.strategies import SolveOptions, solve
+from checkmate_tf.strategies.ordering.links import links, move
 from checkmate_tf.strategies.orders import legalise, with_order_of_effects
 from checkmate_tf.strategies.programs.any_order import any_order_bound
 from checkmate_tf.strategies.search.arrays import flatten
 from checkmate_tf.strategies.search.minimum_budget import proven_minimum
-from checkmate_tf.strategies.search.reorder import links, move
 from checkmate_tf.strategies.search.search import search
 from checkmate_tf.strategies.search.simulate import buffers, simulate
 from checkmate_tf.strategies.search.variants import variants
@@ -37,24 +37,6 @@ def fork(branches: int, wide: int = 10) -> Graph:
         np.ones(n),
         np.array([wide] * branches + [1] * (branches + 1)),
         [[] for _ in range(branches)] + [[i] for i in range(branches)] + [list(range(branches, 2 * branches))],
-    )
-
-
-def a_legal_order(graph: Graph, seed: int) -> np.ndarray:
-    """Some order that inputs and effects allow."""
-    wanted = np.random.default_rng(seed).permutation(len(graph))
-    return np.array(list(dict.fromkeys(legalise(with_order_of_effects(graph), wanted))))
-
-
-def relabelled(graph: Graph, order: np.ndarray) -> Graph:
-    """The graph with its nodes numbered by an order; without limits to recomputation."""
-    rank = np.argsort(order)
-    return replace(
-        graph,
-        names=[graph.names[i] for i in order],
-        inputs=[[int(rank[p]) for p in graph.inputs[i]] for i in order],
-        recompute_until=None,
-        **{key: getattr(graph, key)[order] for key in ("kinds", "costs", "sizes", "workspace", "held")},
     )
 
 

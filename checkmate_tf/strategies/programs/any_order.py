@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...graph import Graph
+from ..ordering.crossing import MOST, ancestors, crossing
 
 __all__ = ["any_order_bound"]
 
 _NODES = 8  # nodes v that are tried: more gained nothing in twelve networks, fewer lost up to 3% of a step
-_MOST = 6000  # nodes of a graph: ancestors are a matrix, 36 MB then
 
 
 def any_order_bound(graph: Graph, budget_bytes: int) -> float:
@@ -45,34 +45,16 @@ def any_order_bound(graph: Graph, budget_bytes: int) -> float:
     n, room = len(graph), budget_bytes - graph.constant_bytes
     if int(graph.working_set.max(initial=0)) > room:
         return np.inf
-    if not 1 < n <= _MOST:
+    if not 1 < n <= MOST:
         return graph.base_cost
-    before = _ancestors(graph)
-    crossing = _crossing(graph, before)
-    read = crossing.T @ graph.sizes + graph.working_set
+    before = ancestors(graph)
+    across = crossing(graph, before)
+    read = across.T @ graph.sizes + graph.working_set
     candidates = [v for v in np.argsort(-read, kind="stable")[:_NODES].tolist() if read[v] > room]
-    return max((_bound_at(graph, room, before[v], crossing[:, v], v) for v in candidates), default=graph.base_cost)
+    return max((_bound_at(graph, room, before[v], across[:, v], v) for v in candidates), default=graph.base_cost)
 
 
-def _ancestors(graph: Graph) -> NDArray[np.bool_]:
-    """(n, n) bool: [v, i], node i comes before node v in any order, because v is made of it."""
-    before = np.zeros((len(graph), len(graph)), dtype=np.bool_)
-    for v, row in enumerate(graph.inputs):
-        for i in row:
-            before[v] |= before[i]
-            before[v, i] = True
-    return before
-
-
-def _crossing(graph: Graph, before: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """(n, n) bool: [i, v], i comes before v, and is read after v or a result: it is kept across v, or made again."""
-    read = np.zeros_like(before)
-    for i, users in enumerate(graph.users):
-        read[i] = before[np.array(users)].any(axis=0) if users else True
-    return read & before.T
-
-
-def _bound_at(graph: Graph, room: int, before: NDArray[np.bool_], crossing: NDArray[np.bool_], v: int) -> float:
+def _bound_at(graph: Graph, room: int, before: NDArray[np.bool_], across: NDArray[np.bool_], v: int) -> float:
     """The value of the linear program for node v; of each node whether it comes before v, and whether it crosses v."""
     from scipy.optimize import linprog
     from scipy.sparse import coo_array
@@ -81,7 +63,7 @@ def _bound_at(graph: Graph, room: int, before: NDArray[np.bool_], crossing: NDAr
     column = {i: k for k, i in enumerate(mine.tolist())}
     count = len(mine)
     rows: list[tuple[list[int], list[float], float]] = []  # columns, coefficients and the most of their sum
-    for i in np.flatnonzero(crossing).tolist():
+    for i in np.flatnonzero(across).tolist():
         k = column[i]
         rows.append(([k, count + k], [-1.0, -1.0], -1.0))
     for i, k in column.items():

@@ -13,7 +13,6 @@ Indices are 0-based stages and nodes. For each node i:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,8 +20,9 @@ from numpy.typing import NDArray
 
 from ...graph import BACKWARD, Graph
 from ...numba_jit import numba_jit
+from ..ordering.links import pointers, ragged
 
-__all__ = ["Problem", "copy", "flatten", "last_needs", "pinned_bytes", "place", "pointers", "ragged"]
+__all__ = ["Problem", "copy", "flatten", "last_needs", "pinned_bytes", "place"]
 
 _ORDERED = frozenset({"order", "rank", "uses", "hints", "horizon", "last_need", "evictable"})  # what `place` writes
 
@@ -211,13 +211,3 @@ def pinned_bytes(graph: Graph) -> NDArray[np.int64]:
                     extra[t] += graph.sizes[i]
     bytes_needed: NDArray[np.int64] = graph.working_set + np.cumsum(pinned[:n]) - extra
     return bytes_needed
-
-
-def ragged(rows: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    return pointers([len(row) for row in rows]), np.array([x for row in rows for x in row], dtype=np.int64)
-
-
-def pointers(lengths: Sequence[int]) -> NDArray[np.int64]:
-    pointers = np.zeros(len(lengths) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=pointers[1:])
-    return pointers

@@ -28,13 +28,11 @@ from numpy.typing import NDArray
 
 from ...graph import Graph
 from ...numba_jit import numba_jit
+from ..ordering.links import ragged
+from ..ordering.states import LARGEST, Tree, bits, find, path, pop, push, reach, tree_of
 from ..orders import with_order_of_effects
-from .arrays import ragged
 
-__all__ = ["LARGEST", "BestFirst"]
-
-LARGEST = 62
-"""Nodes of a graph: a set of values is the bits of an integer."""
+__all__ = ["BestFirst"]
 
 _STATES = 3_000_000  # at most: 0.2 GB
 _SLICE = 0.1  # seconds of compiled code between two looks at the clock
@@ -60,22 +58,6 @@ class _Steps(NamedTuple):
     order: NDArray[np.int64]
 
 
-class _Tree(NamedTuple):
-    """All states reached, a heap of them by promise, and a table to find them (for Numba)."""
-
-    done: NDArray[np.int64]
-    memory: NDArray[np.int64]
-    spent: NDArray[np.float64]
-    promise: NDArray[np.float64]
-    parent: NDArray[np.int32]
-    node: NDArray[np.int8]
-    open: NDArray[np.bool_]
-    heap: NDArray[np.int32]
-    place: NDArray[np.int32]
-    table: NDArray[np.int32]
-    taken: NDArray[np.int64]  # of the states, and of the heap
-
-
 class BestFirst:
     """A search for the optimum of a graph of at most `LARGEST` nodes, in slices.
 
@@ -99,7 +81,7 @@ class BestFirst:
         if len(graph) > LARGEST:
             raise ValueError(f"{graph.name!r} has {len(graph)} nodes; best-first search takes {LARGEST} at most")
         self.steps, self.room = _steps(graph), budget_bytes - graph.constant_bytes
-        self.tree = _tree(_STATES)
+        self.tree = tree_of(_STATES)
         self.slack = _SLACK * graph.base_cost
         self.rate = 100.0  # states a second, measured as it goes
         self.bound, self.ended = graph.base_cost, False
@@ -116,19 +98,12 @@ class BestFirst:
             self.rate = count / max(time.perf_counter() - clock, 1e-6)
             self.bound, self.ended = max(self.bound, min(bound, known)), not more
             if found >= 0:
-                self.sequence = _path(self.tree, found)
+                self.sequence = path(self.tree, found)
 
 
 def _steps(graph: Graph) -> _Steps:
     n = len(graph)
-    bits = lambda nodes: sum(1 << int(i) for i in nodes)  # noqa: E731
-    ancestors, after = [0] * n, [0] * n
-    for v, row in enumerate(graph.inputs):
-        for i in row:
-            ancestors[v] |= ancestors[i] | 1 << i
-    for i in reversed(range(n)):
-        for u in graph.users[i]:
-            after[i] |= after[u] | 1 << u
+    ancestors, after = reach(graph)
     users = [bits(row) for row in graph.users]
     ratio = graph.costs / np.maximum(graph.sizes, 1)
     ratio[graph.recompute_until == 0] = np.inf
@@ -148,17 +123,6 @@ def _steps(graph: Graph) -> _Steps:
         below=column([(1 << int(until)) - 1 for until in graph.recompute_until]),
         users=column(users), after=column(after), ancestors=column(ancestors), working_set=graph.working_set,
         ptr=ptr, order=order,
-    )  # fmt: skip
-
-
-def _tree(most: int) -> _Tree:
-    """Room for so many states. Pages are taken as they are written to."""
-    slots = 1 << (2 * most - 1).bit_length()
-    return _Tree(
-        done=np.zeros(most, np.int64), memory=np.zeros(most, np.int64), spent=np.zeros(most), promise=np.zeros(most),
-        parent=np.zeros(most, np.int32), node=np.zeros(most, np.int8), open=np.zeros(most, np.bool_),
-        heap=np.zeros(most, np.int32), place=np.zeros(most, np.int32), table=np.zeros(slots, np.int32),
-        taken=np.zeros(2, np.int64),
     )  # fmt: skip
 
 
@@ -216,104 +180,33 @@ def _promise(steps: _Steps, room: int, done: int, memory: int) -> float:
 
 
 @numba_jit
-def _first(tree: _Tree, a: int, b: int) -> bool:
-    """Whether state a is explored before b: it promises less, or as much and has spent more."""
-    if tree.promise[a] != tree.promise[b]:
-        return tree.promise[a] < tree.promise[b]
-    return tree.spent[a] > tree.spent[b]
-
-
-@numba_jit
-def _up(tree: _Tree, at: int) -> None:
-    heap, state = tree.heap, tree.heap[at]
-    while at > 0:
-        above = (at - 1) // 2
-        if not _first(tree, state, heap[above]):
-            break
-        heap[at] = heap[above]
-        tree.place[heap[at]] = at
-        at = above
-    heap[at] = state
-    tree.place[state] = at
-
-
-@numba_jit
-def _pop(tree: _Tree) -> int:
-    heap = tree.heap
-    top = heap[0]
-    tree.taken[1] -= 1
-    size = tree.taken[1]
-    tree.open[top] = False
-    if size:
-        state, at = heap[size], 0
-        while True:
-            child = 2 * at + 1
-            if child >= size:
-                break
-            if child + 1 < size and _first(tree, heap[child + 1], heap[child]):
-                child += 1
-            if not _first(tree, heap[child], state):
-                break
-            heap[at] = heap[child]
-            tree.place[heap[at]] = at
-            at = child
-        heap[at] = state
-        tree.place[state] = at
-    return top
-
-
-@numba_jit
 def _add(
-    steps: _Steps, tree: _Tree, room: int, done: int, memory: int, spent: float, parent: int, node: int, known: float
+    steps: _Steps, tree: Tree, room: int, done: int, memory: int, spent: float, parent: int, node: int, known: float
 ) -> bool:
     """Keep a state if it is new, or cheaper than before, and promises less than `known`. False if there is no room."""
     for i in range(steps.sizes.shape[0]):  # drop what nobody can need
         if memory >> i & 1 and steps.users[i] and steps.after[i] & ~done == 0:
             memory &= ~(1 << i)
-    slots = tree.table.shape[0]
-    mixed = (done * 0x9E3779B97F4A7C1 + memory * 0x7F4A7C159E3779B) ^ (done >> 17) ^ (memory >> 23)
-    at = (mixed ^ (mixed >> 29)) & (slots - 1)
-    while tree.table[at]:
-        state = tree.table[at] - 1
-        if tree.done[state] == done and tree.memory[state] == memory:
-            break
-        at = (at + 1) & (slots - 1)
-    if tree.table[at]:
-        state = tree.table[at] - 1
+    state, new = find(tree, done, memory)
+    if new:
+        promise = spent + _promise(steps, room, done, memory)
+    else:
+        promise = tree.promise[state] - tree.spent[state] + spent
         if spent >= tree.spent[state]:
             return True
-        promise = tree.promise[state] - tree.spent[state] + spent
-        if promise >= known:
-            return True
-    else:
-        promise = spent + _promise(steps, room, done, memory)
-        if promise >= known:
-            return True
-        state = tree.taken[0]
-        if state == tree.done.shape[0]:
-            return False
-        tree.taken[0] += 1
-        tree.table[at] = state + 1
-        tree.done[state], tree.memory[state] = done, memory
-    tree.spent[state], tree.promise[state] = spent, promise
-    tree.parent[state], tree.node[state] = parent, node
-    if not tree.open[state]:
-        tree.open[state] = True
-        tree.heap[tree.taken[1]] = state
-        tree.place[state] = tree.taken[1]
-        tree.taken[1] += 1
-    _up(tree, tree.place[state])
-    return True
+    if promise >= known:
+        return True
+    return push(tree, state, new, done, memory, spent, promise, parent, node)
 
 
 @numba_jit
-def _plant(steps: _Steps, tree: _Tree, room: int) -> None:
+def _plant(steps: _Steps, tree: Tree, room: int) -> None:
     _add(steps, tree, room, 0, 0, 0.0, -1, -1, np.inf)
 
 
 @numba_jit
 def _compute(
-    steps: _Steps, tree: _Tree, room: int, state: int, k: int, needs: int, dropped: int, known: float,
+    steps: _Steps, tree: Tree, room: int, state: int, k: int, needs: int, dropped: int, known: float,
     chosen: NDArray[np.int64], price: NDArray[np.float64],
 ) -> bool:  # fmt: skip
     """Add the states in which node k has been computed: one for each least set of values that has to go for it.
@@ -376,7 +269,7 @@ def _compute(
 
 
 @numba_jit
-def _explore(steps: _Steps, tree: _Tree, room: int, states: int, known: float) -> tuple[int, float, bool]:
+def _explore(steps: _Steps, tree: Tree, room: int, states: int, known: float) -> tuple[int, float, bool]:
     """The complete state of least cost or -1, the least promise of what is left, and whether anything is left."""
     n = steps.sizes.shape[0]
     every = (1 << n) - 1
@@ -390,7 +283,7 @@ def _explore(steps: _Steps, tree: _Tree, room: int, states: int, known: float) -
             return -1, np.inf, False
         if tree.promise[tree.heap[0]] >= known:
             return -1, tree.promise[tree.heap[0]], False
-        state = _pop(tree)
+        state = pop(tree)
         done, memory = tree.done[state], tree.memory[state]
         if done == every and memory & results == results:
             return state, tree.promise[state], False
@@ -410,11 +303,3 @@ def _explore(steps: _Steps, tree: _Tree, room: int, states: int, known: float) -
             if not fits:
                 return -1, tree.promise[state], False
     return -1, tree.promise[tree.heap[0]] if tree.taken[1] else np.inf, True
-
-
-def _path(tree: _Tree, state: int) -> NDArray[np.int64]:
-    nodes = []
-    while tree.parent[state] >= 0:
-        nodes.append(int(tree.node[state]))
-        state = int(tree.parent[state])
-    return np.array(nodes[::-1], dtype=np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from ...plan import evaluate, plan_from_sequence
 from ...schedule import Schedule, keep_all
 from ...units import format_bytes
 from ..options import Order, SolveOptions
+from ..ordering.descents import start_order
 from .arrays import pinned_bytes
 from .search import search
 
@@ -104,11 +106,18 @@ def tightest(
     begun, time_limit = time.perf_counter(), min(time_limit, _MOST_SECONDS)
     best = np.arange(len(graph))
     high = evaluate(graph, plan_from_sequence(graph, best)).peak_bytes
+    orders: list[NDArray[np.int64]] = []
+    if order == "free":
+        other = start_order(graph)
+        if other[1] + graph.constant_bytes < high:
+            best, high = other[0], other[1] + graph.constant_bytes
+            orders.append(best)
     fails = low - 1
     while high - fails > max(1, _NEAR * high) and (left := time_limit - (time.perf_counter() - begun)) > 0:
         near = fails < low and high <= 1.25 * low  # worth asking for what is proven to be needed
         ask = low if near else min(int(np.sqrt(float(max(fails, low)) * high)), high - 1)
-        sequence = _first(graph, ask, min(left, max(_SHARE * time_limit, _SECONDS_A_NODE * len(graph))), seed, order)
+        seconds = min(left, max(_SHARE * time_limit, _SECONDS_A_NODE * len(graph)))
+        sequence = _first(graph, ask, seconds, seed, order, orders)
         if sequence is None:
             fails = ask
         else:
@@ -167,9 +176,11 @@ def infeasible_plain(graph: Graph, budget_bytes: int, peak_bytes: int) -> Infeas
     return InfeasibleBudgetError(message, budget_bytes, peak_bytes, proven=budget_bytes < low)
 
 
-def _first(graph: Graph, budget_bytes: int, seconds: float, seed: int, order: Order) -> NDArray[np.int64] | None:
+def _first(
+    graph: Graph, budget_bytes: int, seconds: float, seed: int, order: Order, orders: Sequence[NDArray[np.int64]]
+) -> NDArray[np.int64] | None:
     begun = time.perf_counter()
-    for sequence in search(graph, budget_bytes, seed, free=order == "free"):
+    for sequence in search(graph, budget_bytes, seed, free=order == "free", orders=orders):
         if sequence is not None:
             return sequence
         if time.perf_counter() - begun > seconds:

@@ -1,87 +1,19 @@
-"""Moves of an order of first computations, for a search over orders.
-
-A move takes a window of the order, and a node at one of its ends. Either what follows from the first node comes last,
-or what leads to the last node comes first; the rest keeps its order. So every order stays legal. A window of two swaps
-neighbours. Longer windows move subtrees, and turn branches round.
-"""
+"""A random move of the order that is searched."""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...graph import Graph
 from ...numba_jit import numba_jit
-from ..orders import with_order_of_effects
-from .arrays import Problem, place, ragged
+from ..ordering.links import Links, move
+from .arrays import Problem, place
 
-__all__ = ["Links", "links", "move", "reorder"]
+__all__ = ["reorder"]
 
 _LONGEST = 400  # places that a random move spans at most
-
-
-class Links(NamedTuple):
-    """What comes before and after each node in any order: by values that it reads, and by effects (for Numba).
-
-    `before[before_ptr[i]:before_ptr[i + 1]]` comes before node i, and so on.
-    """
-
-    before_ptr: NDArray[np.int64]
-    before: NDArray[np.int64]
-    after_ptr: NDArray[np.int64]
-    after: NDArray[np.int64]
-
-
-def links(graph: Graph) -> Links:
-    """What comes before and after each node in any order."""
-    whole = with_order_of_effects(graph)
-    return Links(*ragged(whole.inputs), *ragged(whole.users))
-
-
-@numba_jit
-def move(
-    order: NDArray[np.int64], links: Links, begin: int, end: int, later: bool, mark: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], bool]:
-    """A window of an order after a move, and whether anything moved.
-
-    Parameters
-    ----------
-    order : (n,) int
-        Legal.
-    begin, end : int
-        The window: places from `begin` to `end`, the latter left out.
-    later : bool
-        Whether the first node, and what follows from it, comes last. Else the last one, and what leads to it, comes
-        first.
-    mark : (n,) bool
-        Scratch, False before and after.
-    """
-    window = order[begin:end]
-    count = end - begin
-    pointer, linked = (links.before_ptr, links.before) if later else (links.after_ptr, links.after)
-    moving = 0
-    for step in range(count):
-        k = window[step] if later else window[count - 1 - step]
-        moves = step == 0
-        for e in range(pointer[k], pointer[k + 1]):
-            moves = moves or mark[linked[e]]
-        if moves:
-            mark[k] = True
-            moving += 1
-    at, moved_at = (0, count - moving) if later else (moving, 0)
-    result = np.empty_like(window)
-    for k in window:
-        if mark[k]:
-            mark[k] = False
-            result[moved_at] = k
-            moved_at += 1
-        else:
-            result[at] = k
-            at += 1
-    return result, moving < count
 
 
 @numba_jit

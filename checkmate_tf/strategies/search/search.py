@@ -5,8 +5,8 @@ a relaxation if there is one. The best starts are annealed in short rounds, then
 rounds. Weights may then differ between the forward pass and parts of the backward pass.
 
 With a free order, some rounds change the order of first computations, too (`reorder`): every other one, and fewer
-where they gain nothing. So does the walk to a first schedule that fits. Each walk begins in the graph's order, which is
-a good one: most moves away from it cost more.
+where they gain nothing. So does the walk to a first schedule that fits. A walk begins in the graph's order, which is a
+good one for a training step (most moves away from it cost more), or in another that it is given.
 
 What it does badly: nodes are recomputed at most once a stage, in the order of the graph. Very small budgets (below
 about a quarter of the plain peak) want recursive schedules, which weights express only indirectly.
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...graph import BACKWARD, Graph
+from ..ordering.links import links
 from .arrays import Problem, copy, flatten, place
 from .keep_where_room import keep_where_room
-from .reorder import links
 from .simulate import anneal, buffers, repair, simulate
 
 __all__ = ["KeepSet", "search"]
@@ -73,6 +73,7 @@ def search(
     seed: int = 0,
     keep_sets: Callable[[], list[KeepSet]] = list,
     free: bool = False,
+    orders: Sequence[NDArray[np.int64]] = (),
 ) -> Iterator[NDArray[np.int64] | None]:
     """Look for cheap sequences, for as long as it is asked.
 
@@ -87,6 +88,8 @@ def search(
     free : bool
         Whether first computations may come in any order, effects aside (`orders.before_effects`). Else they come in
         the order of the graph.
+    orders : sequence of (n,) int arrays
+        Orders to start from, besides that of the graph.
 
     Yields
     ------
@@ -94,13 +97,16 @@ def search(
         A better sequence than all before, or None after a fraction of a second without one. Never ends, unless nothing
         can be recomputed.
     """
-    walk = _Walk(graph, budget_bytes - graph.constant_bytes, seed, free)
+    walk = _Walk(graph, budget_bytes - graph.constant_bytes, seed, free, orders)
     yield from walk.run(keep_sets)
 
 
 class _Walk:
-    def __init__(self, graph: Graph, room: int, seed: int, free: bool = False) -> None:
+    def __init__(
+        self, graph: Graph, room: int, seed: int, free: bool = False, orders: Sequence[NDArray[np.int64]] = ()
+    ) -> None:
         self.graph, self.room, self.free = graph, room, free
+        self.orders = [np.arange(len(graph)), *orders]
         self.links = links(graph)
         self.random = np.random.default_rng(seed)
         self.best = np.inf
@@ -124,9 +130,9 @@ class _Walk:
         self.found = np.zeros_like(self.sequence)
 
     # -- pieces ----------------------------------------------------------------------------------------------------
-    def _starts(self, keep_sets: list[KeepSet]) -> Iterator[_State]:
+    def _starts(self, keep_sets: list[KeepSet], order: NDArray[np.int64]) -> Iterator[_State]:
         n = len(self.graph)
-        single, order = np.zeros(n, dtype=np.int64), np.arange(n)
+        single = np.zeros(n, dtype=np.int64)
         ratio = np.log(
             (self.problem.costs + 1e-9 + 1e-4 * self.problem.costs.mean()) / np.maximum(self.problem.sizes, 1)
         )
@@ -224,7 +230,11 @@ class _Walk:
             yield from self._anneal(state, 1000, *self._heat(state, 0.1))
         rounds, due, wait = 0, 0, _OFTEN
         while True:
-            fresh = [state for state in self._starts(given) if self._play(state) > 0] if (given := keep_sets()) else []
+            fresh = (
+                [state for state in self._starts(given, self.orders[0]) if self._play(state) > 0]
+                if (given := keep_sets())
+                else []
+            )
             if fresh:
                 fresh.sort(key=lambda s: s.extra)
                 log.debug("keep-sets start at %g, best %g", fresh[0].extra, self.best)
@@ -258,7 +268,7 @@ class _Walk:
         """Starts that fit, the cheapest first; a random walk to one if none does."""
         pool: list[_State] = []
         furthest, reached = None, -1
-        for state in self._starts([]):
+        for state in (state for order in self.orders for state in self._starts([], order)):
             length = self._play(state)
             if length > 0:
                 pool.append(state)

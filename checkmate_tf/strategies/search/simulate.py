@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...numba_jit import numba_jit
+from ..ordering.links import Links
 from .arrays import Problem, place
-from .reorder import Links, reorder
+from .reorder import reorder
 
 __all__ = ["FAILED", "anneal", "buffers", "repair", "simulate"]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.lib.branching_networks import BRANCHING
 from benchmarks.lib.networks import NETWORKS
 from benchmarks.lib.small_models import MODELS
 from benchmarks.lib.unseen_networks import UNSEEN
-from benchmarks.product import monotone, named_budgets, placement
+from benchmarks.product import monotone, named_budgets, orders, placement
 
 
 def test_scripts_know_the_networks_of_the_libraries():
@@ -17,11 +18,13 @@ def test_scripts_know_the_networks_of_the_libraries():
     assert sorted(placement.UNSEEN) == sorted(UNSEEN)
     assert len(UNSEEN) == 10
     assert {*placement.NETWORKS, *monotone.NETWORKS} <= NETWORKS.keys()
+    assert set(orders.NETWORKS) <= orders.networks().keys()
+    assert set(BRANCHING) <= set(orders.NETWORKS)
 
 
-@pytest.mark.parametrize("name", ["dense", "unet", "vae", "words"])
+@pytest.mark.parametrize("name", ["dense", "unet", "vae", "words", "adversarial", "wired1"])
 def test_a_small_model_takes_its_data(name):
-    network = MODELS[name]
+    network = (MODELS | BRANCHING)[name]
     model = network.model()
     x, y = network.data(1)
     assert len(x) == len(y) == network.batch_size

@@ -45,7 +45,7 @@ def test_every_strategy_solves_a_small_graph_or_says_why_not(name):
     try:
         schedule = solve(graph, budget, name, OPTIONS)
     except InfeasibleBudgetError as error:
-        assert name == "checkpoint-all", error
+        assert name in ("checkpoint-all", "least-peak"), error
     else:
         assert schedule.peak_bytes <= budget
         assert (schedule.strategy, schedule.budget_bytes) == (name, budget)

@@ -91,6 +91,7 @@ class _Saved:
     status: str = "feasible"
     budget_bytes: int | None = None
     lower_bound: float = 0.0
+    bound_order: str = "fixed"
     seconds: float = 0.0
 
 

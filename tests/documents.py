@@ -8,7 +8,7 @@ import pytest
 
 RESULT_FIELDS = [
     *("format", "strategy", "solver", "status", "budget_bytes", "cost", "base_cost", "peak_bytes", "lower_bound"),
-    *("gap", "seconds", "minimum_budget_bytes", "plan"),
+    *("bound_order", "gap", "seconds", "minimum_budget_bytes", "plan"),
 ]
 
 
@@ -78,4 +78,5 @@ def check(graph, result):
     assert result["lower_bound"] <= result["cost"]
     if base:
         assert result["gap"] == pytest.approx(result["cost"] / result["lower_bound"] - 1)
+    assert result["bound_order"] in ("fixed", "free")
     assert result["minimum_budget_bytes"] <= peak

@@ -96,6 +96,7 @@ def run_solve(command: SolveCommand) -> None:
             solver=command.solver,
             seconds=seconds,
             minimum_budget_bytes=least,
+            bound_order=command.order,
         )
     if command.output is not None:
         write_json(result, command.output)
@@ -179,9 +180,10 @@ def _print(graph: Graph, result: dict[str, Any], output: Path) -> None:
     if result["plan"] is not None:
         cost, base = result["cost"], result["base_cost"]
         overhead = f", {cost / base - 1:.2%} more" if base else ""
+        scope = "in any order" if result["bound_order"] == "free" else "in the order of the graph"
         rows += [
             ("cost", f"{cost:.6g}{unit}{overhead}"),
-            ("lower bound", f"{result['lower_bound']:.6g}{unit}, gap {result['gap']:.2%}"),
+            ("lower bound", f"{result['lower_bound']:.6g}{unit}, gap {result['gap']:.2%}, {scope}"),
             ("peak", format_bytes(result["peak_bytes"])),
         ]
     rows += [

@@ -23,6 +23,7 @@ __all__ = ["Answer", "ScheduleFields", "answer_from_dict", "load_json"]
 _MOST_STATEMENTS, _MOST_READS = 4_000_000, 20_000_000
 _NUMBERS = ("budget_bytes", "cost", "base_cost", "peak_bytes", "lower_bound", "gap", "seconds", "minimum_budget_bytes")
 _TEXTS = ("strategy", "solver", "status")
+_ORDERS = ("fixed", "free")
 _MOST = 1e300
 _CHECK = FieldCheck(PlanError)
 
@@ -36,6 +37,7 @@ class ScheduleFields(TypedDict):
     status: str
     budget_bytes: int | None
     lower_bound: float
+    bound_order: str
     seconds: float
     origin: str
 
@@ -114,6 +116,9 @@ def answer_from_dict(data: Any, graph: Graph, source: str = "result") -> Answer:
         _CHECK.refuse(source, "format", given, f'give a result of checkmate-tf solve ("{RESULT_FORMAT}")')
     claims: dict[str, Any] = {field: _text(data, field, source) for field in _TEXTS}
     claims |= {field: _number(data, field, source) for field in _NUMBERS}
+    claims["bound_order"] = "fixed" if data.get("bound_order") is None else _text(data, "bound_order", source)
+    if claims["bound_order"] not in _ORDERS:
+        _CHECK.refuse(source, "bound_order", claims["bound_order"], 'give "fixed" or "free"')
     plan = data.get("plan")
     if plan is None:
         return Answer(source, claims, None, None)
@@ -130,6 +135,7 @@ def answer_from_dict(data: Any, graph: Graph, source: str = "result") -> Answer:
         "status": claims["status"],
         "budget_bytes": None if budget is None else int(budget),
         "lower_bound": claims["lower_bound"] or 0.0,
+        "bound_order": claims["bound_order"],
         "seconds": claims["seconds"] or 0.0,
         "origin": "",
     }

@@ -9,7 +9,8 @@ An answer has "strategy", "solver", "status", "budget_bytes", "cost", "base_cost
 - `cost` sums the costs of all computations, `base_cost` those of every node once. `peak_bytes` is the most memory
   during any computation, constants included.
 - `lower_bound`: no schedule within the budget costs less (proven); at least `base_cost`. `gap` is
-  cost / lower_bound - 1.
+  cost / lower_bound - 1. `bound_order` says which schedules that is about: those that first compute nodes in the order
+  of the graph ("fixed", the default), or all ("free").
 - `status`: "optimal" (proven), "feasible", "infeasible" (proven that no schedule fits) or "unknown" (none was found,
   though none is ruled out). For the last two `plan`, `cost`, `peak_bytes`, `lower_bound` and `gap` are null.
 - `minimum_budget_bytes`: the least budget for which a schedule is known, of whatever strategy.
@@ -51,6 +52,8 @@ class Answering(Protocol):
     @property
     def lower_bound(self) -> float: ...
     @property
+    def bound_order(self) -> str: ...
+    @property
     def seconds(self) -> float: ...
 
 
@@ -88,6 +91,7 @@ def result_to_dict(
         "base_cost": base,
         "peak_bytes": peak,
         "lower_bound": bound,
+        "bound_order": schedule.bound_order,
         "gap": max(0.0, cost / bound - 1) if bound else 0.0,
         "seconds": float(schedule.seconds),
         "minimum_budget_bytes": int(min(peak, minimum_budget_bytes or peak)),
@@ -103,6 +107,7 @@ def infeasible_result(
     solver: str = "",
     seconds: float = 0.0,
     minimum_budget_bytes: int | None = None,
+    bound_order: str = "fixed",
 ) -> dict[str, Any]:
     """The answer "checkmate-result/1" when there is no schedule: "infeasible" if that is proven, else "unknown".
 
@@ -116,6 +121,8 @@ def infeasible_result(
         Time taken.
     minimum_budget_bytes : int, optional
         The least budget with a known schedule, if it is below the error's.
+    bound_order : "fixed" or "free"
+        Which schedules do not fit.
     """
     least = error.minimum_bytes if minimum_budget_bytes is None else min(error.minimum_bytes, minimum_budget_bytes)
     return {
@@ -128,6 +135,7 @@ def infeasible_result(
         "base_cost": float(graph.base_cost),
         "peak_bytes": None,
         "lower_bound": None,
+        "bound_order": bound_order,
         "gap": None,
         "seconds": float(seconds),
         "minimum_budget_bytes": int(least),

@@ -229,7 +229,7 @@ class Finder:
             return replace(schedule, budget_bytes=schedule.peak_bytes, lower_bound=self.graph.base_cost)
         best = max(above, key=lambda s: s.lower_bound)
         bound = max(self.graph.base_cost, min(best.lower_bound, known.cost))
-        return replace(schedule, budget_bytes=best.budget_bytes, lower_bound=bound)
+        return replace(schedule, budget_bytes=best.budget_bytes, lower_bound=bound, bound_order=best.bound_order)
 
     def _is_solved(self, asked: int) -> bool:
         """Whether the solver was asked for about as many bytes."""

@@ -132,6 +132,7 @@ def _answers(graph: Graph, answers: Sequence[Answer]) -> Table:
             "no plan" if replayed is None else f"{replayed.overhead:.2%}",
             "not said" if bound is None else _cost(bound, graph),
             "not said" if gap is None else f"{gap:.2%}",
+            "any" if claims["bound_order"] == "free" else "the graph's",
             "no plan" if replayed is None else format_bytes(replayed.peak_bytes),
             "no plan" if replayed is None else str(int((replayed.counts - 1).sum())),
             "not said" if least is None else format_bytes(least),
@@ -140,7 +141,8 @@ def _answers(graph: Graph, answers: Sequence[Answer]) -> Table:
 
     labels = (
         "strategy", "solver", "status", "budget", "cost, replayed", "more than the plain step", "lower bound (claimed)",
-        "gap to it (claimed)", "peak, replayed", "computations added", "least budget known to do", "solving took",
+        "gap to it (claimed)", "order (claimed)",
+        "peak, replayed", "computations added", "least budget known to do", "solving took",
     )  # fmt: skip
     columns = [column(answer) for answer in answers]
     rows = [(label, *(c[k] for c in columns)) for k, label in enumerate(labels)]

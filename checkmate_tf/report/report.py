@@ -216,6 +216,7 @@ class Report:
             "proven_overhead": self.proven_overhead,
             "step_ratio": self.step_ratio,
             "gap": schedule.gap,
+            "bound_order": schedule.bound_order,
             "strategy": schedule.strategy,
             "solver": schedule.solver,
             "status": schedule.status,
@@ -292,6 +293,7 @@ class Report:
         else:
             measured = f"not measured: {self.not_measured}"
         these = "with these operators " if self.encodings else ""
+        these += "in any order " if s.bound_order == "free" else "in this order "
         where = self.device if self.replicas == 1 else f"each of {self.replicas} devices"
         rows = [
             ("model", f"{self.model}, batch {self.batch_size}, on {where}"),

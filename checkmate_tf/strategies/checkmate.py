@@ -165,7 +165,7 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
     searched = "best-first, " + searched if exact is not None else searched
     return Schedule(
         graph, best, strategy="checkmate", solver=f"{searched}; GLOP, HiGHS" + (", CP-SAT" if improver else ""),
-        status=status, budget_bytes=budget_bytes, lower_bound=lower, seconds=seconds,
+        status=status, budget_bytes=budget_bytes, lower_bound=lower, bound_order=options.order, seconds=seconds,
     )  # fmt: skip
 
 

@@ -33,7 +33,7 @@ SIGNATURES = {
     "held=None, waits=None, cost_unit='us')",
     "Plan": "(statements, registers)",
     "Schedule": "(graph, sequence, strategy='checkpoint-all', solver='', status='feasible', budget_bytes=None, "
-    "lower_bound=0.0, seconds=0.0, origin='')",
+    "lower_bound=0.0, bound_order='fixed', seconds=0.0, origin='')",
     "SolveOptions": "(time_limit=60.0, gap=0.01, seed=0, solver='auto', memory_limit=None, settle=False, "
     "order='fixed', progress=None, moccasin=MoccasinOptions(copies=2, workers=0))",
     "compile": f"(model, budget='auto', *, {OF_COMPILE}",

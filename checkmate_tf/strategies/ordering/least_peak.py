@@ -82,7 +82,7 @@ def once(graph: Graph, order: NDArray[np.int64], budget_bytes: int, strategy: st
     """The schedule that computes every node once, in an order that fits: nothing costs less."""
     return Schedule(
         graph, order, strategy=strategy, solver="order search", status="optimal", budget_bytes=budget_bytes,
-        lower_bound=graph.base_cost, seconds=seconds,
+        lower_bound=graph.base_cost, bound_order="free", seconds=seconds,
     )  # fmt: skip
 
 

@@ -179,10 +179,13 @@ def infeasible_plain(graph: Graph, budget_bytes: int, peak_bytes: int) -> Infeas
 def _first(
     graph: Graph, budget_bytes: int, seconds: float, seed: int, order: Order, orders: Sequence[NDArray[np.int64]]
 ) -> NDArray[np.int64] | None:
+    """A schedule that fits. With a free order the graph's is tried first, for half of the time."""
     begun = time.perf_counter()
-    for sequence in search(graph, budget_bytes, seed, free=order == "free", orders=orders):
-        if sequence is not None:
-            return sequence
-        if time.perf_counter() - begun > seconds:
-            break
+    for free in (False, True) if order == "free" else (False,):
+        until = begun + (seconds if free or order == "fixed" else seconds / 2)
+        for sequence in search(graph, budget_bytes, seed, free=free, orders=orders if free else ()):
+            if sequence is not None:
+                return sequence
+            if time.perf_counter() > until:
+                break
     return None

@@ -2,7 +2,8 @@
 
 A state is the set of values that have been computed so far, and the set of those in memory. A move computes one node
 whose inputs are in memory. If it does not fit, values are dropped first, no more than it takes. A value of which every
-descendant has been computed is dropped as soon as it can be.
+descendant has been computed is dropped as soon as it can be. A result is not dropped: it could be computed later. Only
+where another node waits for it, it may be, and then what it is made of is of use, too.
 
 The next state explored has the least cost so far plus a lower bound on what must follow:
 
@@ -21,6 +22,8 @@ costs beyond the bound.
 from __future__ import annotations
 
 import time
+from functools import reduce
+from operator import or_
 from typing import NamedTuple
 
 import numpy as np
@@ -40,7 +43,11 @@ _SLACK = 1e-9  # of the base cost: sums of the same costs in another order
 
 
 class _Steps(NamedTuple):
-    """The graph, in bits (for Numba). `order[ptr[v]:ptr[v + 1]]` may be in memory across v, the cheapest first."""
+    """The graph, in bits (for Numba).
+
+    Value i is of use until all of `serves[i]` has been computed. `order[ptr[v]:ptr[v + 1]]` may be in memory across v,
+    the cheapest first. Values among `fixed` are not dropped.
+    """
 
     sizes: NDArray[np.int64]
     needs: NDArray[np.int64]
@@ -51,9 +58,10 @@ class _Steps(NamedTuple):
     before: NDArray[np.int64]
     below: NDArray[np.int64]
     users: NDArray[np.int64]
-    after: NDArray[np.int64]
+    serves: NDArray[np.int64]
     ancestors: NDArray[np.int64]
     working_set: NDArray[np.int64]
+    fixed: int
     ptr: NDArray[np.int64]
     order: NDArray[np.int64]
 
@@ -114,14 +122,19 @@ def _steps(graph: Graph) -> _Steps:
         for v in range(n)
     ]  # fmt: skip
     ptr, order = ragged(across)
+    before = [bits(row) for row in with_order_of_effects(graph).inputs]
+    results = bits(i for i in range(n) if not users[i])
+    early = results & reduce(or_, before, 0)  # results that another node waits for
+    never = 1 << LARGEST  # no node: such a value is of use to the end
     column = lambda values: np.array(values, dtype=np.int64)  # noqa: E731
     return _Steps(
         sizes=graph.sizes, needs=graph.sizes + graph.workspace, held=graph.held, costs=graph.costs,
         inputs=column([bits(row) for row in graph.inputs]),
         own=column([bits(i for i in row if graph.users[i] == (k,)) for k, row in enumerate(graph.inputs)]),
-        before=column([bits(row) for row in with_order_of_effects(graph).inputs]),
+        before=column(before),
         below=column([(1 << int(until)) - 1 for until in graph.recompute_until]),
-        users=column(users), after=column(after), ancestors=column(ancestors), working_set=graph.working_set,
+        users=column(users), ancestors=column(ancestors), working_set=graph.working_set,
+        serves=column([row | never if row & early else row for row in after]), fixed=results & ~early,
         ptr=ptr, order=order,
     )  # fmt: skip
 
@@ -185,7 +198,7 @@ def _add(
 ) -> bool:
     """Keep a state if it is new, or cheaper than before, and promises less than `known`. False if there is no room."""
     for i in range(steps.sizes.shape[0]):  # drop what nobody can need
-        if memory >> i & 1 and steps.users[i] and steps.after[i] & ~done == 0:
+        if memory >> i & 1 and steps.users[i] and steps.serves[i] & ~done == 0:
             memory &= ~(1 << i)
     state, new = find(tree, done, memory)
     if new:
@@ -218,7 +231,7 @@ def _compute(
     done, memory = tree.done[state], tree.memory[state]
     spent = tree.spent[state] + steps.costs[k]
     excess = needs - room
-    movable = memory & ~steps.inputs[k]
+    movable = memory & ~steps.inputs[k] & ~steps.fixed
     total = 0
     for i in range(n):
         if memory >> i & 1:
@@ -292,7 +305,7 @@ def _explore(steps: _Steps, tree: Tree, room: int, states: int, known: float) ->
             if memory & bit or steps.inputs[k] & ~memory:
                 continue
             if done & bit:
-                if done & steps.below[k] == steps.below[k] or (steps.users[k] and steps.after[k] & ~done == 0):
+                if done & steps.below[k] == steps.below[k] or (steps.users[k] and steps.serves[k] & ~done == 0):
                     continue
             elif steps.before[k] & ~done:
                 continue

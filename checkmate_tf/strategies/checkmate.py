@@ -73,100 +73,151 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
     Stops at the gap, at the time limit, on Ctrl-C (with what it has), or when it settles (`SolveOptions.settle`).
     """
     begun = time.perf_counter()
-    free = options.order == "free"
     done = without_solving(graph, budget_bytes, "checkmate", options, options.order)
     if done is not None:
         return done
-
     orders = []
-    if free:
+    if options.order == "free":
         reachable = least_possible(graph) + graph.constant_bytes <= budget_bytes
         order = least_peak(graph, _ORDERING if reachable else 0.0, options.seed, budget_bytes)
         if order.peak_bytes <= budget_bytes:
             return once(graph, order.order, budget_bytes, "checkmate", time.perf_counter() - begun)
         orders = [order.order]
-    best: np.ndarray | None = None
-    cost, lower = np.inf, any_order_bound(graph, budget_bytes) if free else graph.base_cost
-    fixed = graph.base_cost  # the bound in the graph's order
-    exact = BestFirst(graph, budget_bytes) if free and len(graph) <= LARGEST else None
-    history: list[tuple[float, float]] = []  # (seconds, cost)
-    sets: list[KeepSet] = []
-
-    def take_sets() -> list[KeepSet]:
-        taken = sets[-2:]
-        sets.clear()
-        return taken
-
-    improver: _Improver | None = None
-    with BoundProcess(graph, budget_bytes, options.time_limit, options.memory_limit) as process, ExitStack() as stack:
-        if not (graph.kinds == BACKWARD).any() and len(graph.edges) <= _MOST_EDGES:
-            improver = stack.enter_context(_Improver(graph, budget_bytes, options))
-        walk = search(graph, budget_bytes, options.seed, take_sets, free, orders)
-        told = raised = 0.0
-        try:
-            while True:
-                now = time.perf_counter() - begun
-                offers = improver.news(now, best) if improver is not None else []
-                if improver is None or not improver.alone(now):
-                    try:
-                        sequence = next(walk)
-                    except StopIteration:
-                        if exact is None or exact.ended:
-                            break
-                        sequence = None
-                    offers += [] if sequence is None else [sequence]
-                if exact is not None and not exact.ended and now > _EASY:
-                    exact.explore(_TICK, cost)
-                    raised = now if exact.bound > lower + 0.1 * _STALL * graph.base_cost else raised
-                    lower = max(lower, exact.bound)
-                    offers += [] if exact.sequence is None else [exact.sequence]
-                for news in process.news():
-                    if float(news["cost"]) > fixed + 0.1 * _STALL * graph.base_cost:
-                        raised = now
-                    fixed = max(fixed, float(news["cost"]))
-                    lower = lower if free else max(lower, fixed)
-                    if news.get("kept"):
-                        sets.append(KeepSet(np.array(news["boundaries"]), np.array(news["kept"])))
-                    if news.get("sequence"):
-                        offers.append(np.array(news["sequence"], dtype=np.int64))
-                for offer in offers:
-                    found = evaluate(graph, plan_from_sequence(graph, offer))
-                    if found.peak_bytes <= budget_bytes and found.cost < cost:
-                        best, cost = offer, found.cost
-                        history.append((now, cost))
-                gap = 1 - lower / cost if cost else 0.0
-                if options.progress and (now - told >= 1 or not told):
-                    told = now
-                    options.progress(now, cost, lower, gap)
-                if now >= options.time_limit or (best is None and lower == np.inf):
-                    break
-                quiet = options.settle and (not process.running or (now > _QUIET and raised < 0.5 * now))
-                quiet = quiet and (improver is None or not improver.running or now > _QUIET)
-                quiet = quiet and (exact is None or exact.ended or now > _QUIET)
-                if best is not None and (
-                    gap <= max(options.gap, CLOSED_GAP) or (quiet and _stalled(history, now, graph))
-                ):
-                    break
-        except KeyboardInterrupt:
-            if best is None:
-                raise
-            log.warning("interrupted: going on with the best schedule so far")
+    race = _Race(graph, budget_bytes, options, begun)
+    try:
+        race.run(orders)
+    except KeyboardInterrupt:
+        if race.best is None:
+            raise
+        log.warning("interrupted: going on with the best schedule so far")
+    best, cost = race.best, race.cost
     if best is None:
         low = proven_minimum(graph, options.order)[0]
         high, best = tightest(graph, low, options.time_limit, options.seed, options.order)
         if high > budget_bytes:
-            raise infeasible(graph, budget_bytes, high, relaxation=lower == np.inf, sequence=best, order=options.order)
+            proven = race.lower == np.inf
+            raise infeasible(graph, budget_bytes, high, relaxation=proven, sequence=best, order=options.order)
         cost = evaluate(graph, plan_from_sequence(graph, best)).cost
-    lower = min(lower, cost)
+    lower = min(race.lower, cost)
     seconds = time.perf_counter() - begun
     status = "optimal" if cost - lower <= CLOSED_GAP * cost else "feasible"
-    log.info("cost %.6g, lower bound %.6g (graph's order: %.6g), %s, %.1f s", cost, lower, fixed, status, seconds)
-    searched = "eviction and order search" if free else "eviction search"
-    searched = "best-first, " + searched if exact is not None else searched
+    log.info("cost %.6g, lower bound %.6g (graph's order: %.6g), %s, %.1f s", cost, lower, race.fixed, status, seconds)
     return Schedule(
-        graph, best, strategy="checkmate", solver=f"{searched}; GLOP, HiGHS" + (", CP-SAT" if improver else ""),
-        status=status, budget_bytes=budget_bytes, lower_bound=lower, bound_order=options.order, seconds=seconds,
+        graph, best, strategy="checkmate", solver=race.solver, status=status, budget_bytes=budget_bytes,
+        lower_bound=lower, bound_order=options.order, seconds=seconds,
     )  # fmt: skip
+
+
+class _Race:
+    """All that look for schedules and bounds at once, and what they have found.
+
+    Attributes
+    ----------
+    best : (length,) int array or None
+        The cheapest sequence that fits.
+    cost, lower : float
+        Of the best, infinite if there is none; and what is proven for the order that was asked for.
+    fixed : float
+        What is proven in the graph's order.
+    """
+
+    def __init__(self, graph: Graph, budget_bytes: int, options: SolveOptions, begun: float) -> None:
+        self.graph, self.budget, self.options, self.begun = graph, budget_bytes, options, begun
+        self.free = options.order == "free"
+        self.best: np.ndarray | None = None
+        self.cost, self.fixed = np.inf, graph.base_cost
+        self.lower = any_order_bound(graph, budget_bytes) if self.free else graph.base_cost
+        self.exact = BestFirst(graph, budget_bytes) if self.free and len(graph) <= LARGEST else None
+        self.improver: _Improver | None = None
+        self.history: list[tuple[float, float]] = []  # (seconds, cost)
+        self.sets: list[KeepSet] = []
+        self.raised = self.told = 0.0  # when a bound rose, and when progress was told
+
+    @property
+    def solver(self) -> str:
+        """Who took part."""
+        names = ["eviction and order search" if self.free else "eviction search"]
+        names = [*(["best-first"] if self.exact is not None else []), *names]
+        return f"{', '.join(names)}; GLOP, HiGHS" + (", CP-SAT" if self.improver is not None else "")
+
+    def run(self, orders: Sequence[np.ndarray]) -> None:
+        """Go on until it is over; `orders` are starts of the search."""
+        graph, options = self.graph, self.options
+        with (
+            BoundProcess(graph, self.budget, options.time_limit, options.memory_limit) as process,
+            ExitStack() as stack,
+        ):
+            if not (graph.kinds == BACKWARD).any() and len(graph.edges) <= _MOST_EDGES:
+                self.improver = stack.enter_context(_Improver(graph, self.budget, options))
+            walk = search(graph, self.budget, options.seed, self._take_sets, self.free, orders)
+            while True:
+                now = time.perf_counter() - self.begun
+                offers = self.improver.news(now, self.best) if self.improver is not None else []
+                if self.improver is None or not self.improver.alone(now):
+                    try:
+                        sequence = next(walk)
+                    except StopIteration:
+                        if self.exact is None or self.exact.ended:
+                            return
+                        sequence = None
+                    offers += [] if sequence is None else [sequence]
+                offers += [*self._explored(now), *self._relaxed(process, now)]
+                self._take(offers, now)
+                if self._over(now, process):
+                    return
+
+    def _take_sets(self) -> list[KeepSet]:
+        taken = self.sets[-2:]
+        self.sets.clear()
+        return taken
+
+    def _explored(self, now: float) -> list[np.ndarray]:
+        """What best-first search finds in a moment."""
+        exact = self.exact
+        if exact is None or exact.ended or now <= _EASY:
+            return []
+        exact.explore(_TICK, self.cost)
+        if exact.bound > self.lower + 0.1 * _STALL * self.graph.base_cost:
+            self.raised = now
+        self.lower = max(self.lower, exact.bound)
+        return [] if exact.sequence is None else [exact.sequence]
+
+    def _relaxed(self, process: BoundProcess, now: float) -> list[np.ndarray]:
+        """News of the relaxation: a bound in the graph's order, what it keeps, and sequences made of it."""
+        offers = []
+        for news in process.news():
+            if float(news["cost"]) > self.fixed + 0.1 * _STALL * self.graph.base_cost:
+                self.raised = now
+            self.fixed = max(self.fixed, float(news["cost"]))
+            self.lower = self.lower if self.free else max(self.lower, self.fixed)
+            if news.get("kept"):
+                self.sets.append(KeepSet(np.array(news["boundaries"]), np.array(news["kept"])))
+            if news.get("sequence"):
+                offers.append(np.array(news["sequence"], dtype=np.int64))
+        return offers
+
+    def _take(self, offers: Sequence[np.ndarray], now: float) -> None:
+        for offer in offers:
+            found = evaluate(self.graph, plan_from_sequence(self.graph, offer))
+            if found.peak_bytes <= self.budget and found.cost < self.cost:
+                self.best, self.cost = offer, found.cost
+                self.history.append((now, self.cost))
+
+    def _over(self, now: float, process: BoundProcess) -> bool:
+        gap, options = 1 - self.lower / self.cost if self.cost else 0.0, self.options
+        if options.progress and (now - self.told >= 1 or not self.told):
+            self.told = now
+            options.progress(now, self.cost, self.lower, gap)
+        if now >= options.time_limit or (self.best is None and self.lower == np.inf):
+            return True
+        if self.best is None:
+            return False
+        if gap <= max(options.gap, CLOSED_GAP):
+            return True
+        final = not process.running or (now > _QUIET and self.raised < 0.5 * now)
+        final = final and (self.improver is None or not self.improver.running or now > _QUIET)
+        final = final and (self.exact is None or self.exact.ended or now > _QUIET)
+        return options.settle and final and _stalled(self.history, now, self.graph)
 
 
 class _Improver(ExitStack):

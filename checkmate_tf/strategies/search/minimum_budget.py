@@ -101,23 +101,35 @@ def tightest(
     low : int
         Where to start: no schedule has a lower peak.
     time_limit : float
-        Seconds, of which 12 at most are used.
+        Seconds, of which 12 at most are used. A free order has half as many again: the graph's order is tried first.
     """
-    begun, time_limit = time.perf_counter(), min(time_limit, _MOST_SECONDS)
-    best = np.arange(len(graph))
-    high = evaluate(graph, plan_from_sequence(graph, best)).peak_bytes
-    orders: list[NDArray[np.int64]] = []
-    if order == "free":
-        other = start_order(graph)
-        if other[1] + graph.constant_bytes < high:
-            best, high = other[0], other[1] + graph.constant_bytes
-            orders.append(best)
-    fails = low - 1
+    time_limit = min(time_limit, _MOST_SECONDS)
+    plain = np.arange(len(graph))
+    found = evaluate(graph, plan_from_sequence(graph, plain)).peak_bytes, plain
+    found = _bisected(graph, found, low, time_limit, seed, None)
+    if order == "fixed":
+        return found
+    start = start_order(graph)[0]
+    other = evaluate(graph, plan_from_sequence(graph, start)).peak_bytes, start
+    return _bisected(graph, min(found, other, key=lambda pair: pair[0]), low, time_limit / 2, seed, [start])
+
+
+def _bisected(
+    graph: Graph,
+    found: tuple[int, NDArray[np.int64]],
+    low: int,
+    time_limit: float,
+    seed: int,
+    orders: Sequence[NDArray[np.int64]] | None,
+) -> tuple[int, NDArray[np.int64]]:
+    """A lower peak than the one found, and its sequence. `orders`: starts of a free order, or None for the graph's."""
+    begun, fails = time.perf_counter(), low - 1
+    high, best = found
     while high - fails > max(1, _NEAR * high) and (left := time_limit - (time.perf_counter() - begun)) > 0:
         near = fails < low and high <= 1.25 * low  # worth asking for what is proven to be needed
         ask = low if near else min(int(np.sqrt(float(max(fails, low)) * high)), high - 1)
         seconds = min(left, max(_SHARE * time_limit, _SECONDS_A_NODE * len(graph)))
-        sequence = _first(graph, ask, seconds, seed, order, orders)
+        sequence = _first(graph, ask, seconds, seed, orders)
         if sequence is None:
             fails = ask
         else:
@@ -177,15 +189,12 @@ def infeasible_plain(graph: Graph, budget_bytes: int, peak_bytes: int) -> Infeas
 
 
 def _first(
-    graph: Graph, budget_bytes: int, seconds: float, seed: int, order: Order, orders: Sequence[NDArray[np.int64]]
+    graph: Graph, budget_bytes: int, seconds: float, seed: int, orders: Sequence[NDArray[np.int64]] | None
 ) -> NDArray[np.int64] | None:
-    """A schedule that fits. With a free order the graph's is tried first, for half of the time."""
     begun = time.perf_counter()
-    for free in (False, True) if order == "free" else (False,):
-        until = begun + (seconds if free or order == "fixed" else seconds / 2)
-        for sequence in search(graph, budget_bytes, seed, free=free, orders=orders if free else ()):
-            if sequence is not None:
-                return sequence
-            if time.perf_counter() > until:
-                break
+    for sequence in search(graph, budget_bytes, seed, free=orders is not None, orders=orders or ()):
+        if sequence is not None:
+            return sequence
+        if time.perf_counter() - begun > seconds:
+            break
     return None

@@ -7,7 +7,8 @@
   search may change the order of first computations.
 
 Budgets are shares of the activations of the plain step in the order traced, on top of what is constant. The bound holds
-for any order. Costs are modelled ("roofline"), so nothing is run. A cell is a child process.
+for any order. Costs are modelled ("roofline"), so nothing is run. A cell is a child process. Random layered graphs, as
+Moccasin is measured on, have a table of their own: they have no backward pass.
 
     python benchmarks/product/orders.py                            # VGG16, a quarter of an hour
     python benchmarks/product/orders.py --full                     # sixteen networks, hours
@@ -32,6 +33,8 @@ NETWORKS = (
     "adversarial", "experts", "towers", "wired1", "wired2", "vae", "xception",
 )  # fmt: skip
 SHARES = (0.5, 0.4, 0.3, 0.2)
+LAYERED = ("layered100", "layered250", "layered500", "layered1000")
+LAYERED_SHARES = (0.9, 0.8, 0.7, 0.6)
 SYSTEMS = {"fixed": "checkmate", "order": "least-peak", "moccasin": "moccasin-free", "free": "checkmate"}
 LEAST = ("fixed", "order", "free", "any")
 COLUMNS = (
@@ -53,16 +56,21 @@ _MEMORY = 6 * 10**9  # bytes of a solver's process
 
 def main() -> None:
     parser = common_options(__doc__, "orders", "VGG16", "sixteen networks")
-    parser.add_argument("--networks", nargs="*", choices=NETWORKS, help="only these")
-    parser.add_argument("--shares", nargs="*", type=float, default=SHARES, help="budgets, of activations")
+    parser.add_argument("--networks", nargs="*", choices=(*NETWORKS, *LAYERED), help="only these")
+    parser.add_argument("--shares", nargs="*", type=float, help="budgets, of activations")
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds of solving, each (default 60)")
     options = parser.parse_args()
     if serve_child(options, answer):
         return
     options.output.mkdir(parents=True, exist_ok=True)
-    names = () if options.draw else options.networks or (NETWORKS if options.full else NETWORKS[:1])
+    names = () if options.draw else options.networks or ((*NETWORKS, *LAYERED) if options.full else NETWORKS[:1])
     requests = [
-        {"cell": f"cell-{name}", "network": name, "shares": list(options.shares), "time_limit": options.time_limit}
+        {
+            "cell": f"cell-{name}",
+            "network": name,
+            "shares": list(options.shares or (LAYERED_SHARES if name in LAYERED else SHARES)),
+            "time_limit": options.time_limit,
+        }
         for name in names
     ]
     run_cells(__file__, options.output, requests, lambda _: 7200.0, options.again)
@@ -80,25 +88,14 @@ def networks() -> dict[str, Any]:
 
 def answer(request: dict) -> dict:
     """What each system recomputes within each budget, and the least budget of each; bounds for any order."""
-    from checkmate_tf.device.measure import find_device
     from checkmate_tf.errors import InfeasibleBudgetError
-    from checkmate_tf.fit.job import Ledger
-    from checkmate_tf.fit.options import PlanOptions
-    from checkmate_tf.fit.subjects.tracing import Tracing
-    from checkmate_tf.keras.controller import build_training
-    from checkmate_tf.keras.spec import data_spec
     from checkmate_tf.schedule import keep_all
     from checkmate_tf.strategies import SolveOptions, solve
     from checkmate_tf.strategies.ordering.least_peak import least_peak
     from checkmate_tf.strategies.programs.any_order import any_order_bound
     from checkmate_tf.strategies.search.minimum_budget import proven_minimum, tightest
 
-    network = networks()[request["network"]]
-    model = network.model()
-    spec, batch = data_spec(model, None, None, network.data(1))
-    build_training(model, spec, model.train_step)
-    tracing = Tracing(batch, PlanOptions(costs="roofline", verify=False), model.name, find_device(), Ledger())
-    *late, traced = (graph for _, graph in tracing.orders(*tracing.trace(model.train_step, spec, None)))
+    *late, traced = graphs(request["network"])
     best = (*late, traced)[0]
     constant, plain = traced.constant_bytes, keep_all(traced).peak_bytes
     low = proven_minimum(best, "free")[0]
@@ -128,32 +125,63 @@ def answer(request: dict) -> dict:
     return found
 
 
+def graphs(name: str) -> list[Any]:
+    """With late updates, if they help, and as traced."""
+    if name in LAYERED:
+        from checkmate_tf.strategies.random_graphs import layered, usual_edges
+
+        nodes = int(name.removeprefix("layered"))
+        return [layered(nodes, usual_edges(nodes), seed=1)]
+    from checkmate_tf.device.measure import find_device
+    from checkmate_tf.fit.job import Ledger
+    from checkmate_tf.fit.options import PlanOptions
+    from checkmate_tf.fit.subjects.tracing import Tracing
+    from checkmate_tf.keras.controller import build_training
+    from checkmate_tf.keras.spec import data_spec
+
+    network = networks()[name]
+    model = network.model()
+    spec, batch = data_spec(model, None, None, network.data(1))
+    build_training(model, spec, model.train_step)
+    tracing = Tracing(batch, PlanOptions(costs="roofline", verify=False), model.name, find_device(), Ledger())
+    return [graph for _, graph in tracing.orders(*tracing.trace(model.train_step, spec, None))]
+
+
 def write(output: Path) -> None:
-    """CSV and table of what is in the folder."""
-    known = networks()
-    cells = sorted(read_cells(output), key=lambda c: NETWORKS.index(c["network"]))
-    rows, lines = [], []
-    shares = sorted({share for c in cells for share in c["shares"]}, reverse=True)
-    for c in cells:
-        title = known[c["network"]].title
-        if c["outcome"] == FAILED:
-            lines.append((title, f"failed: {c['reason']}", *[""] * (2 + len(shares))))
-            rows.append({key: c.get(key) for key in COLUMNS})
-            continue
-        texts = dict.fromkeys(shares, "")
-        for k, share in enumerate(c["shares"]):
-            row = {key: c.get(key) for key in COLUMNS} | {"share": share}
-            row |= {f"{name}_overhead": c[f"{name}_overhead"][k] for name in SYSTEMS} | {"bound": c["bound"][k]}
-            rows.append(row)
-            texts[share] = " / ".join(percent(row[f"{name}_overhead"]) for name in SYSTEMS)
-            texts[share] += f" (≥ {row['bound']:.1%})" if row["bound"] is not None else " (proven)"
-        activations = c["plain_peak"] - c["constant"]
-        least = " / ".join(f"{(c[f'{name}_least'] - c['constant']) / activations:.3f}" for name in LEAST)
-        lines.append((title, f"{c['nodes']}", least, *(texts[share] for share in shares)))
+    """CSV and tables of what is in the folder."""
+    titles = {name: network.title for name, network in networks().items()}
+    titles |= {name: f"random layered, {name.removeprefix('layered')} nodes" for name in LAYERED}
+    cells, rows, tables = read_cells(output), [], []
+    for names in (NETWORKS, LAYERED):
+        mine = sorted((c for c in cells if c["network"] in names), key=lambda c: names.index(c["network"]))
+        shares = sorted({share for c in mine for share in c["shares"]}, reverse=True)
+        lines = []
+        for c in mine:
+            found = rows_of(c)
+            rows += found
+            if c["outcome"] == FAILED:
+                lines.append((titles[c["network"]], f"failed: {c['reason']}", *[""] * (1 + len(shares))))
+                continue
+            activations = c["plain_peak"] - c["constant"]
+            least = " / ".join(f"{(c[f'{name}_least'] - c['constant']) / activations:.3f}" for name in LEAST)
+            texts = {row["share"]: " / ".join(percent(row[f"{name}_overhead"]) for name in SYSTEMS) for row in found}
+            for row in found:
+                texts[row["share"]] += " (proven)" if row["bound"] is None else f" (≥ {row['bound']:.1%})"
+            lines.append((titles[c["network"]], f"{c['nodes']}", least, *(texts.get(share, "") for share in shares)))
+        if lines:
+            tables.append(markdown(("network", "nodes", "least budget", *(f"{share:.0%}" for share in shares)), lines))
     write_rows(output, COLUMNS, rows)
-    text = markdown(("network", "nodes", "least budget", *(f"{share:.0%}" for share in shares)), lines)
-    (output / "table.md").write_text(text)
-    print(text)
+    (output / "table.md").write_text("\n".join(tables))
+    print("\n".join(tables))
+
+
+def rows_of(cell: dict) -> list[dict]:
+    """A row for each budget of a cell, or one that says why there is none."""
+    rows = []
+    for k, share in enumerate(cell["shares"] if cell["outcome"] != FAILED else ()):
+        found = {f"{name}_overhead": cell[f"{name}_overhead"][k] for name in SYSTEMS} | {"bound": cell["bound"][k]}
+        rows.append({key: cell.get(key) for key in COLUMNS} | {"share": share} | found)
+    return rows or [{key: cell.get(key) for key in COLUMNS}]
 
 
 def percent(overhead: float | None) -> str:

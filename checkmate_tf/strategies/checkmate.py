@@ -29,6 +29,7 @@ from ..schedule import Schedule
 from .moccasin.cpsat_process import IntervalsProcess
 from .moccasin.moccasin import improve
 from .options import SolveOptions
+from .ordering.descents import start_order
 from .ordering.least_peak import least_peak, once
 from .ordering.lives import least_possible
 from .ordering.states import LARGEST
@@ -43,8 +44,10 @@ __all__ = ["checkmate"]
 log = logging.getLogger(__name__)
 
 _STALL = 5e-4  # of the base cost: an improvement below this in the last quarter of the time is not worth waiting for
-_ORDERING = 1.0  # seconds to look for an order that fits without recomputation, where one may
+_ORDERING = 0.15  # of the time: to look for an order that fits, where one may, or recomputes little
 _EASY = 0.5  # seconds in which easy budgets are done: best-first search starts later, since compiling it takes ten
+_RESERVE = 0.2  # of the time: kept for the least budget, which the error names, while there is no schedule
+_RESERVE_SECONDS = 1.0  # at least
 _PATIENCE = 3.0  # seconds that it goes on in any case
 _QUIET = 10.0  # seconds after which a bound that has not moved for half of the time is taken for done
 _ALONE = 3.0  # seconds after which the search leaves the processors to CP-SAT in a graph without a backward pass
@@ -78,11 +81,11 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
         return done
     orders = []
     if options.order == "free":
-        reachable = least_possible(graph) + graph.constant_bytes <= budget_bytes
-        order = least_peak(graph, _ORDERING if reachable else 0.0, options.seed, budget_bytes)
+        wanted = not _trains(graph) or least_possible(graph) + graph.constant_bytes <= budget_bytes
+        order = least_peak(graph, _ORDERING * options.time_limit if wanted else 0.0, options.seed, budget_bytes)
         if order.peak_bytes <= budget_bytes:
             return once(graph, order.order, budget_bytes, "checkmate", time.perf_counter() - begun)
-        orders = [order.order]
+        orders = [start_order(graph)[0], order.order]
     race = _Race(graph, budget_bytes, options, begun)
     try:
         race.run(orders)
@@ -93,7 +96,8 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
     best, cost = race.best, race.cost
     if best is None:
         low = proven_minimum(graph, options.order)[0]
-        high, best = tightest(graph, low, options.time_limit, options.seed, options.order)
+        left = max(options.time_limit - (time.perf_counter() - begun), _RESERVE_SECONDS)
+        high, best = tightest(graph, low, left, options.seed, options.order)
         if high > budget_bytes:
             proven = race.lower == np.inf
             raise infeasible(graph, budget_bytes, high, relaxation=proven, sequence=best, order=options.order)
@@ -147,7 +151,7 @@ class _Race:
             BoundProcess(graph, self.budget, options.time_limit, options.memory_limit) as process,
             ExitStack() as stack,
         ):
-            if not (graph.kinds == BACKWARD).any() and len(graph.edges) <= _MOST_EDGES:
+            if not self.free and not _trains(graph) and len(graph.edges) <= _MOST_EDGES:
                 self.improver = stack.enter_context(_Improver(graph, self.budget, options))
             walk = search(graph, self.budget, options.seed, self._take_sets, self.free, orders)
             while True:
@@ -208,10 +212,10 @@ class _Race:
         if options.progress and (now - self.told >= 1 or not self.told):
             self.told = now
             options.progress(now, self.cost, self.lower, gap)
-        if now >= options.time_limit or (self.best is None and self.lower == np.inf):
-            return True
         if self.best is None:
-            return False
+            return now >= (1 - _RESERVE) * options.time_limit or self.lower == np.inf
+        if now >= options.time_limit:
+            return True
         if gap <= max(options.gap, CLOSED_GAP):
             return True
         final = not process.running or (now > _QUIET and self.raised < 0.5 * now)
@@ -253,6 +257,11 @@ class _Improver(ExitStack):
 
     def _start(self, sequence: Sequence[int], time_limit: float) -> IntervalsProcess:
         return self.enter_context(improve(*self._problem, sequence, time_limit, self._options))
+
+
+def _trains(graph: Graph) -> bool:
+    """Whether there is a backward pass."""
+    return bool((graph.kinds == BACKWARD).any())
 
 
 def _stalled(history: list[tuple[float, float]], now: float, graph: Graph) -> bool:

@@ -101,9 +101,9 @@ def tightest(
     low : int
         Where to start: no schedule has a lower peak.
     time_limit : float
-        Seconds, of which 12 at most are used. A free order has half as many again: the graph's order is tried first.
+        Seconds, of which 12 at most are used; 18 with a free order, two thirds of them in the graph's order.
     """
-    time_limit = min(time_limit, _MOST_SECONDS)
+    time_limit = min(time_limit if order == "fixed" else time_limit / 1.5, _MOST_SECONDS)
     plain = np.arange(len(graph))
     found = evaluate(graph, plan_from_sequence(graph, plain)).peak_bytes, plain
     found = _bisected(graph, found, low, time_limit, seed, None)

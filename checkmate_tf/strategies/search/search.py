@@ -106,7 +106,8 @@ class _Walk:
         self, graph: Graph, room: int, seed: int, free: bool = False, orders: Sequence[NDArray[np.int64]] = ()
     ) -> None:
         self.graph, self.room, self.free = graph, room, free
-        self.orders = [np.arange(len(graph)), *orders]
+        starts = [np.arange(len(graph)), *(np.asarray(order, dtype=np.int64) for order in orders)]
+        self.orders = list({order.tobytes(): order for order in starts}.values())
         self.links = links(graph)
         self.random = np.random.default_rng(seed)
         self.best = np.inf

@@ -122,9 +122,9 @@ def solve(request: dict) -> dict:
 
     from checkmate_tf.files.graphs import read_graph
     from checkmate_tf.schedule import Schedule, keep_all
+    from checkmate_tf.strategies.greedy_walk import greedy_sequence
     from checkmate_tf.strategies.treewidth.decomposition import merge_bags, minimum_fill_in, neighbours_of
     from checkmate_tf.strategies.treewidth.twremat import divisions, limits, twremat_sequence
-    from checkmate_tf.strategies.xla_greedy import greedy_sequence
 
     graph = read_graph(request["graph"])
     n, peak = len(graph), keep_all(graph).peak_bytes

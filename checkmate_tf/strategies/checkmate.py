@@ -9,8 +9,8 @@ so another one takes its place, which holds for any order (`any_order`). In grap
 runs in turn with the first one. Where it ends, the optimum over all orders is proven (`best_first`).
 
 In graphs without a backward pass many values are read late. To recompute one of them, others must be kept for its sake,
-which the search seldom finds. There CP-SAT looks for schedules in a third process (`moccasin.improve`), and the search
-soon leaves the processors to it.
+which the search seldom finds. There a greedy walk (`greedy_walk`) gives a schedule, in the graph's order and in one of
+least peak. CP-SAT improves it in a third process (`moccasin.improve`), to which the search soon leaves the processors.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ from .options import SolveOptions
 from .ordering.descents import start_order
 from .ordering.least_peak import least_peak, once
 from .ordering.lives import least_possible
+from .ordering.renumbered import renumbered
 from .ordering.states import LARGEST
 from .programs.any_order import any_order_bound
 from .programs.bound_process import BoundProcess
 from .search.best_first import BestFirst
+from .search.greedy import by_stages, within
 from .search.minimum_budget import infeasible, proven_minimum, tightest, without_solving
 from .search.search import KeepSet, search
 
@@ -48,6 +50,7 @@ _ORDERING = 0.15  # of the time: to look for an order that fits, where one may, 
 _EASY = 0.5  # seconds in which easy budgets are done: best-first search starts later, since compiling it takes ten
 _RESERVE = 0.2  # of the time: kept for the least budget, which the error names, while there is no schedule
 _RESERVE_SECONDS = 1.0  # at least
+_WALKING = 0.05  # of the time, for greedy walks in an order
 _PATIENCE = 3.0  # seconds that it goes on in any case
 _QUIET = 10.0  # seconds after which a bound that has not moved for half of the time is taken for done
 _ALONE = 3.0  # seconds after which the search leaves the processors to CP-SAT in a graph without a backward pass
@@ -151,8 +154,14 @@ class _Race:
             BoundProcess(graph, self.budget, options.time_limit, options.memory_limit) as process,
             ExitStack() as stack,
         ):
-            if not self.free and not _trains(graph) and len(graph.edges) <= _MOST_EDGES:
-                self.improver = stack.enter_context(_Improver(graph, self.budget, options))
+            if not _trains(graph):
+                order = orders[-1] if self.free else np.arange(len(graph))
+                seconds = _WALKING * options.time_limit
+                kept = within(graph, self.budget, order, True, seconds)
+                walked = [kept, *(within(graph, self.budget, other, False, seconds) for other in orders)]
+                self._take([w for w in walked if w is not None], time.perf_counter() - self.begun)
+                if len(graph.edges) <= _MOST_EDGES:
+                    self.improver = stack.enter_context(_Improver(graph, self.budget, options, order, kept))
             walk = search(graph, self.budget, options.seed, self._take_sets, self.free, orders)
             while True:
                 now = time.perf_counter() - self.begun
@@ -225,14 +234,21 @@ class _Race:
 
 
 class _Improver(ExitStack):
-    """CP-SAT, started from nothing. If it finds nothing for a while, it starts again from the search's schedule."""
+    """CP-SAT in one order of first computations.
 
-    def __init__(self, graph: Graph, budget_bytes: int, options: SolveOptions) -> None:
+    It starts from a schedule in that order, if that fits, or from nothing. If it finds nothing for a while, it starts
+    again from the search's schedule.
+    """
+
+    def __init__(
+        self, graph: Graph, budget_bytes: int, options: SolveOptions, order: np.ndarray, start: np.ndarray | None
+    ) -> None:
         super().__init__()
-        self._problem = (graph, budget_bytes)
+        self._order, self._rank = order, np.argsort(order)
+        self._problem = (renumbered(graph, order), budget_bytes)
         self._options = options
         self._fruitful = False
-        self._process: IntervalsProcess = self._start((), options.time_limit)
+        self._process: IntervalsProcess = self._start([] if start is None else self._known(start), options.time_limit)
 
     @property
     def running(self) -> bool:
@@ -247,13 +263,21 @@ class _Improver(ExitStack):
         if not self._fruitful and best is not None and now > _HANDOVER:
             self._fruitful = True  # it starts from one
             self._process.__exit__()
-            self._process = self._start(best.tolist(), self._options.time_limit - now)
-        graph, budget_bytes = self._problem
+            self._process = self._start(self._known(best), self._options.time_limit - now)
         messages = self._process.news(_TICK if self.alone(now) else 0.0)
-        found = [np.array(message["sequence"]) for message in messages if "sequence" in message]
-        found = [f for f in found if evaluate(graph, plan_from_sequence(graph, f)).peak_bytes <= budget_bytes]
+        found = [message["sequence"] for message in messages if "sequence" in message]
+        found = [self._order[np.array(sequence)] for sequence in found if self._fits(sequence)]
         self._fruitful |= bool(found)
         return found
+
+    def _fits(self, sequence: Sequence[int]) -> bool:
+        graph, budget_bytes = self._problem
+        return evaluate(graph, plan_from_sequence(graph, sequence)).peak_bytes <= budget_bytes
+
+    def _known(self, sequence: np.ndarray) -> list[int]:
+        """The schedule by stages of the order, if it can be told so and fits; else none."""
+        stages = by_stages(self._rank[sequence].tolist())
+        return stages if stages and self._fits(stages) else []
 
     def _start(self, sequence: Sequence[int], time_limit: float) -> IntervalsProcess:
         return self.enter_context(improve(*self._problem, sequence, time_limit, self._options))

@@ -10,8 +10,9 @@ from checkmate_tf.errors import InfeasibleBudgetError
 from checkmate_tf.graph import FORWARD, Graph
 from checkmate_tf.plan import evaluate, plan_from_sequence
 from checkmate_tf.schedule import keep_all
+from checkmate_tf.strategies.greedy_walk import _Walk, greedy_sequence
 from checkmate_tf.strategies.options import SolveOptions
-from checkmate_tf.strategies.xla_greedy import _Walk, greedy_sequence, xla_greedy
+from checkmate_tf.strategies.xla_greedy import xla_greedy
 
 OPTIONS = SolveOptions(time_limit=30)
 

@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InfeasibleBudgetError
-from ...graph import Graph
+from ...graph import BACKWARD, Graph
 from ...plan import evaluate, plan_from_sequence
 from ...schedule import Schedule, keep_all
 from ...units import format_bytes
 from ..options import Order, SolveOptions
 from ..ordering.descents import start_order
 from .arrays import pinned_bytes
+from .greedy import greedy
 from .search import search
 
 __all__ = ["infeasible", "infeasible_plain", "minimum_budget", "proven_minimum", "tightest", "without_solving"]
@@ -25,6 +26,8 @@ __all__ = ["infeasible", "infeasible_plain", "minimum_budget", "proven_minimum",
 _MOST_SECONDS = 12.0  # the first half seldom finds more; the second finds schedules that recompute in another way
 _SECONDS_A_NODE = 1e-4  # at least, to look for a schedule
 _SHARE = 0.2  # of the time, at most, for one budget: schedules that recompute in another way are found late
+_LOWER = 0.95  # from the limit of one greedy walk to that of the next
+_MISSES = 3  # walks go on until one ends so many limits above its own
 _NEAR = 0.01  # of the peak: stop when the least budget known to do is so near to one that fails
 
 
@@ -105,30 +108,50 @@ def tightest(
     """
     time_limit = min(time_limit if order == "fixed" else time_limit / 1.5, _MOST_SECONDS)
     plain = np.arange(len(graph))
-    found = evaluate(graph, plan_from_sequence(graph, plain)).peak_bytes, plain
-    found = _bisected(graph, found, low, time_limit, seed, None)
+    begun = time.perf_counter()
+    found = _walked(graph, plain, time_limit / 3, keep=True)
+    found = _bisected(graph, found, low, begun + time_limit, seed, None)
     if order == "fixed":
         return found
-    start = start_order(graph)[0]
-    other = evaluate(graph, plan_from_sequence(graph, start)).peak_bytes, start
-    return _bisected(graph, min(found, other, key=lambda pair: pair[0]), low, time_limit / 2, seed, [start])
+    begun, start = time.perf_counter(), start_order(graph)[0]
+    other = _walked(graph, start, time_limit / 6, keep=False)
+    found = min(found, other, key=lambda pair: pair[0])
+    return _bisected(graph, found, low, begun + time_limit / 2, seed, [start])
+
+
+def _walked(graph: Graph, order: NDArray[np.int64], seconds: float, keep: bool) -> tuple[int, NDArray[np.int64]]:
+    """The least peak of an order, and its sequence; without a backward pass that of some greedy walks in it."""
+    begun = time.perf_counter()
+    high, best = evaluate(graph, plan_from_sequence(graph, order)).peak_bytes, order
+    if (graph.kinds == BACKWARD).any():
+        return high, best
+    limit = float(high)
+    while time.perf_counter() - begun < seconds:
+        limit = graph.constant_bytes + _LOWER * (limit - graph.constant_bytes)
+        sequence = greedy(graph, int(limit), order, keep)
+        peak = evaluate(graph, plan_from_sequence(graph, sequence)).peak_bytes
+        if peak < high:
+            high, best = peak, sequence
+        if peak > limit / _LOWER**_MISSES:
+            break
+    return high, best
 
 
 def _bisected(
     graph: Graph,
     found: tuple[int, NDArray[np.int64]],
     low: int,
-    time_limit: float,
+    until: float,
     seed: int,
     orders: Sequence[NDArray[np.int64]] | None,
 ) -> tuple[int, NDArray[np.int64]]:
     """A lower peak than the one found, and its sequence. `orders`: starts of a free order, or None for the graph's."""
-    begun, fails = time.perf_counter(), low - 1
+    fails, whole = low - 1, until - time.perf_counter()
     high, best = found
-    while high - fails > max(1, _NEAR * high) and (left := time_limit - (time.perf_counter() - begun)) > 0:
+    while high - fails > max(1, _NEAR * high) and (left := until - time.perf_counter()) > 0:
         near = fails < low and high <= 1.25 * low  # worth asking for what is proven to be needed
         ask = low if near else min(int(np.sqrt(float(max(fails, low)) * high)), high - 1)
-        seconds = min(left, max(_SHARE * time_limit, _SECONDS_A_NODE * len(graph)))
+        seconds = min(left, max(_SHARE * whole, _SECONDS_A_NODE * len(graph)))
         sequence = _first(graph, ask, seconds, seed, orders)
         if sequence is None:
             fails = ask

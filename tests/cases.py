@@ -415,7 +415,7 @@ CASES = {
     "own_step": Case(own_step, images(16), budget=0.85),
     "sequential": Case(sequential, images(16)),
     "branches": Case(branches, _branches_data, budget=0.7, missing=5),
-    "regularized": Case(regularized, images(16), budget=0.8),
+    "regularized": Case(regularized, images(16), budget=0.6),
     "mixed": Case(mixed, images(16)),
     "dense": DENSE,
 }

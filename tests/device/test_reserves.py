@@ -52,7 +52,7 @@ def test_batches_lie_in_reserves_and_nothing_else_is_cut_for_them():
     assert all(in_reserve(x) and in_reserve(y) for x, y in batches)
     again = taken(3 * X)
     assert address(again) == hole
-    assert not in_reserve(taken(X))  # all are full
+    assert kept() == 2 * len(batches)  # all are full
     del left, right
 
 

@@ -302,7 +302,14 @@ def _tape(model, loss):
 
 
 def _function(model, loss, case, **options):
-    settings = {"budget": 0.7, "costs": "flops", "gap": 1.0, "time_limit": 10, "progress": False, "verify": False}
+    settings = {
+        "budget": min(0.7, case.budget),
+        "costs": "flops",
+        "gap": 1.0,
+        "time_limit": 10,
+        "progress": False,
+        "verify": False,
+    }
     return checkmate_tf.gradient_function(model, loss, **settings | {"batch_size": case.batch} | options)
 
 

@@ -20,7 +20,6 @@ __all__ = [
     "orders",
     "paper_chain",
     "random_graphs",
-    "relabelled",
     "resnet",
     "tiny_graph",
     "training",
@@ -243,15 +242,3 @@ def a_legal_order(graph: Graph, seed: int) -> np.ndarray:
     """Some order that inputs and effects allow."""
     wanted = np.random.default_rng(seed).permutation(len(graph))
     return np.array(list(dict.fromkeys(legalise(with_order_of_effects(graph), wanted))))
-
-
-def relabelled(graph: Graph, order: np.ndarray) -> Graph:
-    """The graph with its nodes numbered by an order; without limits to recomputation."""
-    rank = np.argsort(order)
-    return replace(
-        graph,
-        names=[graph.names[i] for i in order],
-        inputs=[[int(rank[p]) for p in graph.inputs[i]] for i in order],
-        recompute_until=None,
-        **{key: getattr(graph, key)[order] for key in ("kinds", "costs", "sizes", "workspace", "held")},
-    )

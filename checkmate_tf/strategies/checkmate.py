@@ -29,7 +29,6 @@ from ..schedule import Schedule
 from .moccasin.cpsat_process import IntervalsProcess
 from .moccasin.moccasin import improve
 from .options import SolveOptions
-from .ordering.descents import start_order
 from .ordering.least_peak import least_peak, once
 from .ordering.lives import least_possible
 from .ordering.renumbered import renumbered
@@ -88,7 +87,7 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
         order = least_peak(graph, _ORDERING * options.time_limit if wanted else 0.0, options.seed, budget_bytes)
         if order.peak_bytes <= budget_bytes:
             return once(graph, order.order, budget_bytes, "checkmate", time.perf_counter() - begun)
-        orders = [start_order(graph)[0], order.order]
+        orders = [order.start, order.order]
     race = _Race(graph, budget_bytes, options, begun)
     try:
         race.run(orders)
@@ -236,8 +235,8 @@ class _Race:
 class _Improver(ExitStack):
     """CP-SAT in one order of first computations.
 
-    It starts from a schedule in that order, if that fits, or from nothing. If it finds nothing for a while, it starts
-    again from the search's schedule.
+    It starts from a schedule in that order, if that fits, or from nothing. If it finds nothing for a while then, it
+    starts again from the search's schedule, if that is in its order.
     """
 
     def __init__(
@@ -247,8 +246,9 @@ class _Improver(ExitStack):
         self._order, self._rank = order, np.argsort(order)
         self._problem = (renumbered(graph, order), budget_bytes)
         self._options = options
-        self._fruitful = False
-        self._process: IntervalsProcess = self._start([] if start is None else self._known(start), options.time_limit)
+        known = [] if start is None else self._known(start)
+        self._started = bool(known)
+        self._process: IntervalsProcess = self._start(known, options.time_limit)
 
     @property
     def running(self) -> bool:
@@ -260,14 +260,14 @@ class _Improver(ExitStack):
 
     def news(self, now: float, best: np.ndarray | None) -> list[np.ndarray]:
         """Sequences that fit, found since the last call; waits a little for one while it has the processors."""
-        if not self._fruitful and best is not None and now > _HANDOVER:
-            self._fruitful = True  # it starts from one
+        if not self._started and best is not None and now > _HANDOVER and (known := self._known(best)):
+            self._started = True
             self._process.__exit__()
-            self._process = self._start(self._known(best), self._options.time_limit - now)
+            self._process = self._start(known, self._options.time_limit - now)
         messages = self._process.news(_TICK if self.alone(now) else 0.0)
         found = [message["sequence"] for message in messages if "sequence" in message]
         found = [self._order[np.array(sequence)] for sequence in found if self._fits(sequence)]
-        self._fruitful |= bool(found)
+        self._started |= bool(found)
         return found
 
     def _fits(self, sequence: Sequence[int]) -> bool:

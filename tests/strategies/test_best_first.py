@@ -99,3 +99,14 @@ def test_it_takes_as_many_nodes_as_an_integer_has_bits():
     assert search.sequence.tolist() == list(range(LARGEST))
     with pytest.raises(ValueError, match="62 at most"):
         BestFirst(chain(40), 10)
+
+
+def test_limits_to_recomputation_may_lie_past_the_last_node():
+    """As for `plan.evaluate`: such nodes may be computed again to the end."""
+    graph = Graph(
+        "late", ["early", "wide"], np.full(2, FORWARD), np.ones(2), [6, 7], [[], []], waits=[[], [0]],
+        recompute_until=[100, 100], workspace=[0, 0],
+    )  # fmt: skip
+    search = BestFirst(graph, 13)
+    search.explore(60.0)
+    assert search.bound == least_free_cost(graph, 13) == 2.0

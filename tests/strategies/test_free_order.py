@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from bruteforce import least_cost, least_free_cost
-from graphs import a_legal_order, any_graphs, chain, random_graphs, relabelled, resnet, training, transformer, unet
+from graphs import a_legal_order, any_graphs, chain, random_graphs, resnet, training, transformer, unet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +18,7 @@ from checkmate_tf.plan import evaluate, plan_from_sequence
 from checkmate_tf.schedule import Schedule, keep_all
 from checkmate_tf.strategies import SolveOptions, solve
 from checkmate_tf.strategies.ordering.links import links, move
+from checkmate_tf.strategies.ordering.renumbered import renumbered
 from checkmate_tf.strategies.orders import legalise, with_order_of_effects
 from checkmate_tf.strategies.programs.any_order import any_order_bound
 from checkmate_tf.strategies.search.arrays import flatten
@@ -90,7 +91,7 @@ def test_playing_in_an_order_is_playing_the_graph_numbered_so(graph, seed, share
     n, order = len(graph), a_legal_order(graph, seed)
     room = budget_of(graph, share) - graph.constant_bytes
     found = []
-    for problem, names in ((flatten(graph, order=order), np.arange(n)), (flatten(relabelled(graph, order)), order)):
+    for problem, names in ((flatten(graph, order=order), np.arange(n)), (flatten(renumbered(graph, order)), order)):
         sequence, evictions = np.zeros(64 * n, np.int64), np.zeros(n, np.int64)
         extra, length, stage = simulate(
             problem, room, np.zeros((1, n)), np.zeros(n, np.int64), 1.0, 0.0, 1e299, buffers(n), sequence, evictions

@@ -12,9 +12,10 @@ from checkmate_tf.errors import InfeasibleBudgetError
 from checkmate_tf.plan import evaluate, plan_from_sequence
 from checkmate_tf.schedule import Schedule, keep_all
 from checkmate_tf.strategies import SolveOptions, solve
+from checkmate_tf.strategies.checkmate import _Improver
 from checkmate_tf.strategies.ordering.renumbered import renumbered
 from checkmate_tf.strategies.random_graphs import layered, usual_edges
-from checkmate_tf.strategies.search.greedy import by_stages, greedy
+from checkmate_tf.strategies.search.greedy import by_stages, greedy, within
 from checkmate_tf.strategies.search.minimum_budget import proven_minimum, tightest
 
 
@@ -72,3 +73,24 @@ def test_the_least_budget_known_is_near_what_greedy_walks_reach():
     with pytest.raises(InfeasibleBudgetError) as error:
         solve(graph, low - 1, options=SolveOptions(time_limit=4, order="free"))
     assert error.value.minimum_bytes < 0.5 * keep_all(graph).peak_bytes
+
+
+def test_a_walk_without_time_gives_nothing_up():
+    graph = layered(100, usual_edges(100), seed=1)
+    limit, order = keep_all(graph).peak_bytes // 2, np.arange(100)
+    assert len(greedy(graph, limit, order, True)) > len(graph)
+    assert greedy(graph, limit, order, True, seconds=-1.0).tolist() == order.tolist()
+    assert within(graph, limit, order, True, seconds=0.0) is None
+    found = within(graph, limit + limit // 2, order, True, seconds=60.0)
+    assert Schedule(graph, found).peak_bytes <= limit + limit // 2
+
+
+def test_cp_sat_is_told_only_of_schedules_in_its_order():
+    graph = chain(6)
+    budget, order = keep_all(graph).peak_bytes, np.arange(len(graph))
+    with _Improver(graph, budget, SolveOptions(time_limit=5), order, None) as improver:
+        assert improver._known(order) == order.tolist()
+        assert improver._known(order[::-1]) == []
+        assert not improver._started
+    with _Improver(graph, budget, SolveOptions(time_limit=5), order, order) as improver:
+        assert improver._started

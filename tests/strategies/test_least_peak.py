@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from bruteforce import least_peak_of_any_order
-from graphs import a_legal_order, chain, random_graphs, relabelled, resnet, tiny_graph, transformer
+from graphs import a_legal_order, chain, random_graphs, resnet, tiny_graph, transformer
 from hypothesis import given, settings
 
 from checkmate_tf.errors import InfeasibleBudgetError
@@ -17,6 +17,7 @@ from checkmate_tf.strategies.ordering import least_peak as module
 from checkmate_tf.strategies.ordering.descents import depth_first, descend
 from checkmate_tf.strategies.ordering.least_peak import least_peak
 from checkmate_tf.strategies.ordering.lives import least_possible, lives, peak
+from checkmate_tf.strategies.ordering.renumbered import renumbered
 from checkmate_tf.strategies.orders import legalise, with_order_of_effects
 
 
@@ -81,7 +82,7 @@ KNOWN = [
 
 @pytest.mark.parametrize(("graph", "least", "name"), KNOWN, ids=[name for _, _, name in KNOWN])
 def test_known_optima_are_met(graph, least, name):
-    for numbered in (graph, relabelled(graph, a_legal_order(graph, 1))):
+    for numbered in (graph, renumbered(graph, a_legal_order(graph, 1))):
         found = least_peak(numbered, 30.0, enough_bytes=least)
         assert found.peak_bytes == least
         assert evaluate(numbered, plan_from_sequence(numbered, found.order)).peak_bytes == least
@@ -141,6 +142,6 @@ def test_no_order_of_a_training_step_saves_what_its_gradients_read(graph):
 
 
 def test_a_free_order_begins_with_one_that_fits():
-    graph = relabelled(in_tree(8), a_legal_order(in_tree(8), 3))
+    graph = renumbered(in_tree(8), a_legal_order(in_tree(8), 3))
     schedule = solve(graph, 10, options=SolveOptions(time_limit=10, order="free"))
     assert (schedule.cost, schedule.status, schedule.strategy) == (graph.base_cost, "optimal", "checkmate")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ...graph import Graph
 from ...numba_jit import numba_jit
 from ..orders import with_order_of_effects
-from .lives import Lives, lives, peak
+from .lives import Lives, compute, lives, peak
 
 __all__ = ["depth_first", "descend", "start_order"]
 
@@ -110,12 +110,7 @@ def descend(lives: Lives, base: NDArray[np.int64], width: int, high: bool) -> ND
             for q in range(count):
                 k = base[piece[q]]
                 top = max(top, now + lives.needs[k])
-                now += lives.sizes[k]
-                for e in range(lives.input_ptr[k], lives.input_ptr[k + 1]):
-                    p = lives.inputs[e]
-                    left[p] -= 1
-                    if left[p] == 0:
-                        now -= lives.sizes[p]
+                now = compute(lives, k, now, left)
                 ran += 1
                 if now <= live:
                     break
@@ -137,12 +132,7 @@ def descend(lives: Lives, base: NDArray[np.int64], width: int, high: bool) -> ND
             k = base[best[q]]
             order[at] = k
             done[k] = True
-            live += lives.sizes[k]
-            for e in range(lives.input_ptr[k], lives.input_ptr[k + 1]):
-                p = lives.inputs[e]
-                left[p] -= 1
-                if left[p] == 0:
-                    live -= lives.sizes[p]
+            live = compute(lives, k, live, left)
             at += 1
     return order
 

@@ -1,8 +1,8 @@
 """The order of least peak of a small graph: best-first search over what has been computed so far.
 
 A state is a set of nodes that holds what each of them needs: a down-set. It determines what is in memory. It promises
-no more than the most that was needed on the way, and what each node to come needs at least. A node that can be computed
-within that, and leaves no more in memory than there was, is computed at once: no order loses by that.
+the larger of what was needed on the way and what each node to come needs at least. A node that can be computed within
+that, and leaves no more in memory than there was, is computed at once: no order loses by that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .states import Tree, bits, find, path, pop, push, reach, tree_of
 __all__ = ["least_order"]
 
 _STATES = 1_000_000  # at most: 70 MB
-_SLICE = 20_000  # states explored between two looks at the clock
+_SLICE = 2_000  # states explored between two looks at the clock
 
 
 class _Sets(NamedTuple):

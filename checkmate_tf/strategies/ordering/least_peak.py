@@ -38,9 +38,13 @@ _HEATS = (0.0, 0.01, 0.1)  # of the target
 
 @dataclass(frozen=True, eq=False)
 class LeastPeak:
-    """An order, its peak, and bytes that every order needs. Both include the constants."""
+    """An order, its peak, and bytes that every order needs. Both include the constants.
+
+    `start` is the best of the orders that are had at once.
+    """
 
     order: NDArray[np.int64]
+    start: NDArray[np.int64]
     peak_bytes: int
     lower_bytes: int
 
@@ -105,7 +109,8 @@ def least_peak(graph: Graph, time_limit: float = 10.0, seed: int = 0, enough_byt
     """
     until = time.perf_counter() + time_limit
     constant, least, enough = graph.constant_bytes, least_possible(graph), max(0, enough_bytes - graph.constant_bytes)
-    best, high = start_order(graph)
+    start, high = start_order(graph)
+    best = start
     if len(graph) <= LARGEST and high > max(least, enough) and time_limit > 0:
         exact, at_least = least_order(graph, high, (until - time.perf_counter()) / 2)
         least = max(least, at_least)
@@ -113,7 +118,7 @@ def least_peak(graph: Graph, time_limit: float = 10.0, seed: int = 0, enough_byt
     if len(graph) > 1 and high > max(least, enough):
         best, high = _improved(lives(graph), best, high, max(least, enough), until, seed)
     found = evaluate(graph, plan_from_sequence(graph, best))
-    return LeastPeak(best, found.peak_bytes, constant + min(least, high))
+    return LeastPeak(best, start, found.peak_bytes, constant + min(least, high))
 
 
 def _improved(

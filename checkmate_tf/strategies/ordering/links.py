@@ -82,10 +82,12 @@ def move(
 
 
 def ragged(rows: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where each row begins, the end as one more, and all rows in one array."""
     return pointers([len(row) for row in rows]), np.array([x for row in rows for x in row], dtype=np.int64)
 
 
 def pointers(lengths: Sequence[int]) -> NDArray[np.int64]:
+    """Where rows of these lengths begin in one array, and its end."""
     pointers = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=pointers[1:])
     return pointers

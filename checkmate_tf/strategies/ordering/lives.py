@@ -12,7 +12,7 @@ from ...numba_jit import numba_jit
 from .crossing import MOST, ancestors, crossing
 from .links import Links, links, ragged
 
-__all__ = ["Lives", "least_possible", "lives", "peak", "profile"]
+__all__ = ["Lives", "compute", "least_possible", "lives", "peak", "profile"]
 
 
 class Lives(NamedTuple):
@@ -33,6 +33,18 @@ def lives(graph: Graph) -> Lives:
 
 
 @numba_jit
+def compute(lives: Lives, k: int, live: int, left: NDArray[np.int64]) -> int:
+    """Bytes in memory after node k, if there were `live`; takes it off the readers that are left of its inputs."""
+    live += lives.sizes[k]
+    for e in range(lives.input_ptr[k], lives.input_ptr[k + 1]):
+        p = lives.inputs[e]
+        left[p] -= 1
+        if left[p] == 0:
+            live -= lives.sizes[p]
+    return live
+
+
+@numba_jit
 def profile(lives: Lives, order: NDArray[np.int64], memory: NDArray[np.int64], left: NDArray[np.int64]) -> None:
     """Write the bytes that each computation of an order needs to `memory`. `left` is scratch."""
     left[:] = lives.readers
@@ -40,12 +52,7 @@ def profile(lives: Lives, order: NDArray[np.int64], memory: NDArray[np.int64], l
     for at in range(order.shape[0]):
         k = order[at]
         memory[at] = live + lives.needs[k]
-        live += lives.sizes[k]
-        for e in range(lives.input_ptr[k], lives.input_ptr[k + 1]):
-            p = lives.inputs[e]
-            left[p] -= 1
-            if left[p] == 0:
-                live -= lives.sizes[p]
+        live = compute(lives, k, live, left)
 
 
 def peak(lives: Lives, order: NDArray[np.int64]) -> int:

@@ -1,4 +1,4 @@
-"""Local search for an order of least peak: moves of the search for orders (`reorder.move`), and a peak to get below.
+"""Local search for an order of least peak: moves of the search for orders (`links.move`), and a peak to get below.
 
 What counts is by how many bytes the order is over a target, at all its computations together, so a move counts before
 the last computation over the target has gone. When none is over it, the target goes down.

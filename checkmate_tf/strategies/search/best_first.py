@@ -94,7 +94,7 @@ class BestFirst:
         self.rate = 100.0  # states a second, measured as it goes
         self.bound, self.ended = graph.base_cost, False
         self.sequence: NDArray[np.int64] | None = None
-        _plant(self.steps, self.tree, self.room)
+        _add(self.steps, self.tree, self.room, 0, 0, 0.0, -1, -1, np.inf)
 
     def explore(self, seconds: float, known: float = np.inf) -> None:
         """Explore states for about so long: those that promise less than a known schedule costs."""
@@ -125,14 +125,14 @@ def _steps(graph: Graph) -> _Steps:
     before = [bits(row) for row in with_order_of_effects(graph).inputs]
     results = bits(i for i in range(n) if not users[i])
     early = results & reduce(or_, before, 0)  # results that another node waits for
-    never = 1 << LARGEST  # no node: such a value is of use to the end
+    never = 1 << LARGEST  # no node: what waits for it to be computed goes on to the end
     column = lambda values: np.array(values, dtype=np.int64)  # noqa: E731
     return _Steps(
         sizes=graph.sizes, needs=graph.sizes + graph.workspace, held=graph.held, costs=graph.costs,
         inputs=column([bits(row) for row in graph.inputs]),
         own=column([bits(i for i in row if graph.users[i] == (k,)) for k, row in enumerate(graph.inputs)]),
         before=column(before),
-        below=column([(1 << int(until)) - 1 for until in graph.recompute_until]),
+        below=column([(1 << u) - 1 if u <= n else never for u in np.maximum(graph.recompute_until, 0).tolist()]),
         users=column(users), ancestors=column(ancestors), working_set=graph.working_set,
         serves=column([row | never if row & early else row for row in after]), fixed=results & ~early,
         ptr=ptr, order=order,
@@ -210,11 +210,6 @@ def _add(
     if promise >= known:
         return True
     return push(tree, state, new, done, memory, spent, promise, parent, node)
-
-
-@numba_jit
-def _plant(steps: _Steps, tree: Tree, room: int) -> None:
-    _add(steps, tree, room, 0, 0, 0.0, -1, -1, np.inf)
 
 
 @numba_jit

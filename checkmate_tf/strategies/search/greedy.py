@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
@@ -18,7 +19,9 @@ __all__ = ["by_stages", "greedy", "within"]
 _SHARES = (1.0, 0.98, 0.95, 0.9, 0.85)  # of the budget: limits of walks, which may end above them
 
 
-def greedy(graph: Graph, limit_bytes: int, order: NDArray[np.int64], keep: bool) -> NDArray[np.int64]:
+def greedy(
+    graph: Graph, limit_bytes: int, order: NDArray[np.int64], keep: bool, seconds: float = math.inf
+) -> NDArray[np.int64]:
     """The sequence that a walk makes, whose peak may be above the limit.
 
     Parameters
@@ -31,9 +34,11 @@ def greedy(graph: Graph, limit_bytes: int, order: NDArray[np.int64], keep: bool)
     keep : bool
         Whether first computations keep to that order, and recomputations to it within each stage. Else those that
         nobody reads are left out: their nodes are first computed later.
+    seconds : float
+        After so many no further value is given up.
     """
-    numbered = renumbered(graph, order)
-    sequence = whole_sequence(numbered, limit_bytes) if keep else greedy_sequence(numbered, limit_bytes)
+    walk = whole_sequence if keep else greedy_sequence
+    sequence = walk(renumbered(graph, order), limit_bytes, seconds)
     found: NDArray[np.int64] = order[np.array(by_stages(sequence) if keep else sequence, dtype=np.int64)]
     return found
 
@@ -41,14 +46,18 @@ def greedy(graph: Graph, limit_bytes: int, order: NDArray[np.int64], keep: bool)
 def within(
     graph: Graph, budget_bytes: int, order: NDArray[np.int64], keep: bool, seconds: float
 ) -> NDArray[np.int64] | None:
-    """The first of some walks, each with a lower limit than the one before, that is within the budget."""
-    begun, constant = time.perf_counter(), graph.constant_bytes
+    """The first of some walks, each with a lower limit than the one before, that is within the budget.
+
+    Parameters are those of `greedy`; the seconds are for all walks. None if there is no such walk.
+    """
+    until, constant = time.perf_counter() + seconds, graph.constant_bytes
     for share in _SHARES:
-        sequence = greedy(graph, constant + int(share * (budget_bytes - constant)), order, keep)
-        if sequence.size and evaluate(graph, plan_from_sequence(graph, sequence)).peak_bytes <= budget_bytes:
-            return sequence
-        if time.perf_counter() - begun > seconds:
+        left = until - time.perf_counter()
+        if left <= 0:
             break
+        sequence = greedy(graph, constant + int(share * (budget_bytes - constant)), order, keep, left)
+        if evaluate(graph, plan_from_sequence(graph, sequence)).peak_bytes <= budget_bytes:
+            return sequence
     return None
 
 

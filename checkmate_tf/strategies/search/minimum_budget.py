@@ -121,14 +121,14 @@ def tightest(
 
 def _walked(graph: Graph, order: NDArray[np.int64], seconds: float, keep: bool) -> tuple[int, NDArray[np.int64]]:
     """The least peak of an order, and its sequence; without a backward pass that of some greedy walks in it."""
-    begun = time.perf_counter()
+    until = time.perf_counter() + seconds
     high, best = evaluate(graph, plan_from_sequence(graph, order)).peak_bytes, order
     if (graph.kinds == BACKWARD).any():
         return high, best
     limit = float(high)
-    while time.perf_counter() - begun < seconds:
+    while (left := until - time.perf_counter()) > 0:
         limit = graph.constant_bytes + _LOWER * (limit - graph.constant_bytes)
-        sequence = greedy(graph, int(limit), order, keep)
+        sequence = greedy(graph, int(limit), order, keep, left)
         peak = evaluate(graph, plan_from_sequence(graph, sequence)).peak_bytes
         if peak < high:
             high, best = peak, sequence

@@ -8,7 +8,7 @@ import keras
 import networkx
 import tensorflow as tf
 
-from benchmarks.lib.networks import Network
+from checkmate_tf.check.networks import Network
 
 __all__ = ["BRANCHING", "Adversarial", "towers", "wired"]
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import keras
 
-    from benchmarks.lib.networks import Network
+    from checkmate_tf.check.networks import Network
 
 __all__ = [
     "COLORS",
@@ -88,7 +88,7 @@ def networks_of(name: str, batch_size: int) -> Network:
     """A network of `networks.py` at another batch size."""
     from dataclasses import replace
 
-    from benchmarks.lib.networks import NETWORKS as known
+    from checkmate_tf.check.networks import NETWORKS as known
 
     return replace(known[name], batch_size=batch_size)
 
@@ -136,7 +136,7 @@ def answer_peak(request: dict) -> dict:
     """Allocator's peak of a rival's step; what a rival raises is its outcome."""
     import tensorflow as tf
 
-    from benchmarks.lib.training import data_bytes, device_data, every_variable, peaks
+    from checkmate_tf.check.training import data_bytes, device_data, every_variable, peaks
 
     network = networks_of(request["network"], request["batch"])
     try:

@@ -11,8 +11,8 @@ from functools import partial
 import keras
 import tensorflow as tf
 
-from benchmarks.lib.networks import Network, lstm, transformer, unet
 from benchmarks.lib.unseen_networks import experts, fourier, recurrent, vae
+from checkmate_tf.check.networks import Network, lstm, transformer, unet
 
 __all__ = ["MODELS"]
 

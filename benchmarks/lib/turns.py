@@ -23,7 +23,7 @@ from benchmarks.lib.rivals import build, compile_ours, describe, networks_of
 if TYPE_CHECKING:
     import keras
 
-    from benchmarks.lib.networks import Network
+    from checkmate_tf.check.networks import Network
 
 __all__ = ["answer_race", "errors", "timed"]
 
@@ -156,7 +156,7 @@ def serve_runner(request: dict) -> None:
 def prepared(network: Network, request: dict) -> tuple[keras.Model | None, State, dict]:
     """The model, its variables before any step, and its peak; no model if ours was refused."""
     import checkmate_tf
-    from benchmarks.lib.training import device_data, every_variable, peaks
+    from checkmate_tf.check.training import device_data, every_variable, peaks
 
     way = request["way"]
     model, data = build(network, way), device_data(network)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
-from benchmarks.lib.networks import Network, application
+from checkmate_tf.check.networks import Network, application
 
 __all__ = ["UNSEEN", "Experts", "FourierFilter", "Sampling", "experts", "fourier", "recurrent", "vae"]
 

@@ -51,7 +51,7 @@ from benchmarks.lib.tables import markdown, new_figure, write_rows
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from benchmarks.lib.networks import Network
+    from checkmate_tf.check.networks import Network
 
 STATED = {"mobilenet": 32, "unet": 32, "resnet50": 16, "transformer": 32}
 QUICK = {"unet": 16, "transformer": 16}
@@ -260,7 +260,7 @@ def rows_of(output: Path) -> list[dict]:
 
 def write(output: Path) -> None:
     """CSV, table and picture of what is in the folder."""
-    from benchmarks.lib.networks import NETWORKS as known
+    from checkmate_tf.check.networks import NETWORKS as known
 
     rows = rows_of(output)
     write_rows(output, COLUMNS, rows)
@@ -294,7 +294,7 @@ def draw(path: Path, rows: list[dict]) -> None:
     """Largest batch over plain's, a group of bars a network and limit."""
     from matplotlib.patches import Patch
 
-    from benchmarks.lib.networks import NETWORKS as known
+    from checkmate_tf.check.networks import NETWORKS as known
 
     groups = list(dict.fromkeys((r["network"], r["stated_batch"], r["limit_mb"]) for r in rows))
     figure = new_figure(max(6.0, 2.4 + 2.0 * len(groups)), 4.6)

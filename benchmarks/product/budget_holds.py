@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.lib.cells import ChildError, in_child
 from benchmarks.lib.options import options_for, serve_child
-from benchmarks.lib.training import (
+from checkmate_tf.check.training import (
     compare,
     data_bytes,
     device_data,
@@ -137,7 +137,7 @@ def failure(error: ChildError) -> dict:
 
 
 def _titles() -> dict[str, str]:
-    from benchmarks.lib.networks import NETWORKS
+    from checkmate_tf.check.networks import NETWORKS
 
     return {name: network.title for name, network in NETWORKS.items()}
 
@@ -147,7 +147,7 @@ def _titles() -> dict[str, str]:
 
 def child_plain(request: dict) -> dict:
     """Peak of the plain step through fit."""
-    from benchmarks.lib.networks import NETWORKS
+    from checkmate_tf.check.networks import NETWORKS
 
     network = NETWORKS[request["network"]]
     model, data = network.model(), device_data(network)
@@ -162,7 +162,7 @@ def child_cell(request: dict) -> dict:
     import tensorflow as tf
 
     import checkmate_tf
-    from benchmarks.lib.networks import NETWORKS
+    from checkmate_tf.check.networks import NETWORKS
 
     network = NETWORKS[request["network"]]
     ours, data = network.model(), device_data(network)
@@ -224,7 +224,7 @@ def child_cell(request: dict) -> dict:
 
 def child_itself(request: dict) -> dict:
     """How far apart plain steps from the same state are, at most, with Grappler on."""
-    from benchmarks.lib.networks import NETWORKS
+    from checkmate_tf.check.networks import NETWORKS
 
     network = NETWORKS[request["network"]]
     model = network.model()
@@ -236,7 +236,7 @@ def child_itself(request: dict) -> dict:
 
 
 def child_limit_plain(request: dict) -> dict:
-    from benchmarks.lib.networks import NETWORKS
+    from checkmate_tf.check.networks import NETWORKS
 
     network = NETWORKS[request["network"]]
     return train(network.model(), network, device_data(network))
@@ -244,7 +244,7 @@ def child_limit_plain(request: dict) -> dict:
 
 def child_limit_ours(request: dict) -> dict:
     import checkmate_tf
-    from benchmarks.lib.networks import NETWORKS
+    from checkmate_tf.check.networks import NETWORKS
 
     network = NETWORKS[request["network"]]
     model, data = network.model(), device_data(network)

@@ -62,7 +62,7 @@ def answer(request: dict) -> dict:
     import tensorflow as tf
 
     import checkmate_tf
-    from benchmarks.lib.networks import NETWORKS
+    from checkmate_tf.check.networks import NETWORKS
     from checkmate_tf.emit.emit import emit
     from checkmate_tf.emit.ordering import Strict, Within, needed_waits
     from checkmate_tf.fit.options import PlanOptions
@@ -112,7 +112,7 @@ def answer(request: dict) -> dict:
 
 def write(options: Any) -> None:
     """CSV and table of what is in the folder."""
-    from benchmarks.lib.networks import NETWORKS
+    from checkmate_tf.check.networks import NETWORKS
 
     ways = list(WAYS)
     cells = sorted(read_cells(options.output), key=lambda c: (FULL.index(c["network"]), ways.index(c["way"])))

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.lib.cells import FAILED, read_cells, run_cells
 from benchmarks.lib.options import common_options, serve_child
 from benchmarks.lib.tables import markdown, new_figure, write_rows
-from benchmarks.lib.training import device_data, every_variable, peaks, reset, time_steps, unwatch
+from checkmate_tf.check.training import device_data, every_variable, peaks, reset, time_steps, unwatch
 
 NETWORKS = ("resnet50", "unet", "mobilenet", "vgg16", "transformer", "lstm", "small")
 FULL, QUICK = NETWORKS[:2], ("mobilenet",)
@@ -85,7 +85,7 @@ def between(most: int, least: int, count: int) -> list[int]:
 
 def child_plain(request: dict) -> dict:
     """Peaks of the plain model."""
-    from benchmarks.lib.networks import NETWORKS as known
+    from checkmate_tf.check.networks import NETWORKS as known
 
     network = known[request["network"]]
     steps, fit = peaks(network.model(), network, device_data(network))
@@ -95,7 +95,7 @@ def child_plain(request: dict) -> dict:
 def child_least(request: dict) -> dict:
     """The least budget that is accepted: what errors name, one after the other."""
     import checkmate_tf
-    from benchmarks.lib.networks import NETWORKS as known
+    from checkmate_tf.check.networks import NETWORKS as known
 
     network = known[request["network"]]
     model, budget, named = network.model(), TOO_SMALL, []
@@ -119,7 +119,7 @@ def child_cell(request: dict) -> dict:
     import tensorflow as tf
 
     import checkmate_tf
-    from benchmarks.lib.networks import NETWORKS as known
+    from checkmate_tf.check.networks import NETWORKS as known
 
     network = known[request["network"]]
     model, data = network.model(), device_data(network)
@@ -176,7 +176,7 @@ def compiled(model: Any, network: Any, budget: int, time_limit: float) -> None:
 
 def write(output: Path) -> None:
     """CSV, table, checks and picture of what is in the folder."""
-    from benchmarks.lib.networks import NETWORKS as known
+    from checkmate_tf.check.networks import NETWORKS as known
 
     cells = sorted(read_cells(output), key=lambda c: (NETWORKS.index(c["network"]), -c["budget_bytes"]))
     write_rows(output, COLUMNS, cells)
@@ -237,7 +237,7 @@ def style(color: str, marker: str) -> dict[str, Any]:
 
 def draw(path: Path, cells: list[dict], names: list[str]) -> None:
     """Bytes against the budget, above; what steps cost, below. A column of panels a network."""
-    from benchmarks.lib.networks import NETWORKS as known
+    from checkmate_tf.check.networks import NETWORKS as known
 
     figure = new_figure(5.6 * len(names) + 0.6, 7.2)
     panels = figure.subplots(2, len(names), squeeze=False, sharex="col", height_ratios=(3, 2))

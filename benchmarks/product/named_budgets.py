@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.lib.cells import FAILED, read_cells, run_cells
 from benchmarks.lib.options import common_options, serve_child
 from benchmarks.lib.tables import markdown, write_rows
-from benchmarks.lib.training import device_data
+from checkmate_tf.check.training import device_data
 
 MODELS = (
     "dense", "dropout", "shared", "conv", "batchnorm", "pooling", "separable", "depthwise", "dilated", "groupnorm",

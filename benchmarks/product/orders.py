@@ -80,8 +80,8 @@ def main() -> None:
 def networks() -> dict[str, Any]:
     """All by name."""
     from benchmarks.lib.branching_networks import BRANCHING
-    from benchmarks.lib.networks import NETWORKS as known
     from benchmarks.lib.unseen_networks import UNSEEN
+    from checkmate_tf.check.networks import NETWORKS as known
 
     return {**known, **UNSEEN, **BRANCHING}
 

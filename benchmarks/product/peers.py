@@ -55,7 +55,7 @@ def main() -> None:
     rounds = options.rounds or (11 if options.full else 5)
     names = options.networks or (NETWORKS if options.full else QUICK)
     for name in () if options.draw else names:
-        from benchmarks.lib.networks import NETWORKS as known
+        from checkmate_tf.check.networks import NETWORKS as known
 
         batch = options.batch_size or known[name].batch_size
         compared(options.output, name, batch, options.full, rounds, options.time_limit, options.again)
@@ -137,7 +137,7 @@ def title_of(way: dict) -> str:
 
 def write(output: Path) -> None:
     """CSV, table and picture of what is in the folder."""
-    from benchmarks.lib.networks import NETWORKS as known
+    from checkmate_tf.check.networks import NETWORKS as known
 
     rows = rows_of(output)
     write_rows(output, COLUMNS, rows)
@@ -185,7 +185,7 @@ def draw(path: Path, rows: list[dict]) -> None:
     """Peaks and step times over plain, a group of bars a network."""
     from matplotlib.patches import Patch
 
-    from benchmarks.lib.networks import NETWORKS as known
+    from checkmate_tf.check.networks import NETWORKS as known
 
     groups = list(dict.fromkeys((r["network"], r["batch"]) for r in rows))
     bars = [("plain", 0), ("remat-scope", 0), ("recompute-grad", 0), ("ours", 0), ("ours", 1)]

@@ -94,10 +94,10 @@ def answer(request: dict) -> dict:
     import time
 
     import checkmate_tf
-    from benchmarks.lib.networks import NETWORKS as known
     from benchmarks.lib.unseen_networks import UNSEEN as unseen
     from checkmate_tf.allocator.kernel import GRAIN
     from checkmate_tf.allocator.sequence import small_bytes
+    from checkmate_tf.check.networks import NETWORKS as known
     from checkmate_tf.device.measure import find_device
     from checkmate_tf.device.region import reserve
     from checkmate_tf.device.reserves import SMALL_BYTES, keep_batch_reserves
@@ -276,8 +276,8 @@ def replay(device: Device, step: Callable[[], Any]) -> dict:
 
 def write(options: Any) -> None:
     """CSV and table of what is in the folder."""
-    from benchmarks.lib.networks import NETWORKS as known
     from benchmarks.lib.unseen_networks import UNSEEN as unseen
+    from checkmate_tf.check.networks import NETWORKS as known
 
     order = (*NETWORKS, *UNSEEN)
     cells = sorted(read_cells(options.output), key=lambda c: (order.index(c["network"]), -c["share"]))

@@ -37,7 +37,7 @@ from benchmarks.lib.tables import markdown, write_csv
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from benchmarks.lib.networks import Network
+    from checkmate_tf.check.networks import Network
     from checkmate_tf.schedule import Schedule
     from checkmate_tf.trace.program import Program
 
@@ -254,7 +254,7 @@ def compare(mine: dict, other: dict) -> dict:
     """Relative differences, and whether there are any."""
     import numpy as np
 
-    from benchmarks.lib.training import differences
+    from checkmate_tf.check.training import differences
 
     ends = [(end["loss"], [g.astype("float64") for g in end["gradients"]]) for end in (other, mine)]
     apart = differences(*ends)

@@ -1,6 +1,6 @@
 """The command line, `checkmate-tf COMMAND`.
 
-Commands: demo, plan, graph, profile, solve, max-batch, operators, report, strategies, doctor.
+Commands: demo, plan, graph, profile, solve, max-batch, operators, report, strategies, doctor, check.
 
 Options are declared here; what a command does is in the module of its name, imported when it runs, so that help comes
 without TensorFlow.
@@ -482,6 +482,37 @@ def doctor(json: Json = False) -> None:
     from .doctor import run_doctor
 
     guarded(json, lambda: run_doctor(json))
+
+
+@app.command()
+def check(
+    device: Annotated[list[str] | None, typer.Option(help='Only this one, e.g. "GPU:0". May be given again.')] = None,
+    network: Annotated[list[str] | None, typer.Option(help="Only this one. May be given again.")] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="What plain steps fill. Default: 2GB on a GPU, 200MB on a CPU.")
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(min=30.0, help="For each device; what has no time left is not run.")
+    ] = 600.0,
+    jobs: Annotated[
+        int, typer.Option(min=0, help="Processes side by side where nothing is timed. Default: one for four cores.")
+    ] = 0,
+    output: Annotated[Path | None, typer.Option(help="Folder for check.json and check.md.")] = None,
+    json: Json = False,
+) -> None:
+    """Check that everything holds on this machine: statistics, limits, budgets, equal bits, times. A line each.
+
+    Exit status: 0 nothing failed, 1 something failed, 2 bad input.
+    """
+    from .check import CheckCommand, run_check
+    from .console import guarded
+
+    command = CheckCommand(
+        device=device or [], network=network or [], memory=memory, seconds=seconds, jobs=jobs, output=output, json=json
+    )
+    status: list[int] = []
+    guarded(json, lambda: status.append(run_check(command)))
+    raise typer.Exit(status[0])
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-__all__ = ["FAILED", "OUT_OF_MEMORY", "REFUSED", "say", "serve", "take_memory_in_one_piece", "tell"]
+__all__ = ["FAILED", "OUT_OF_MEMORY", "REFUSED", "limit_gpu", "say", "serve", "take_memory_in_one_piece", "tell"]
 
 REFUSED = 2
 """Exit status of a run that ended in an error of this package."""
@@ -50,6 +50,17 @@ def take_memory_in_one_piece() -> None:
     limit = int(os.environ.get("TF_CPU_BFC_MEM_LIMIT_IN_MB", "0")) * 2**20
     if limit > 2**24:
         tf.raw_ops.Empty(shape=[limit - 2**23], dtype=tf.uint8, init=False)  # freed at once; the region stays
+
+
+def limit_gpu(limit_bytes: int) -> None:
+    """A hard limit of the first GPU's allocator, if there is a GPU: that of a logical device. Others are not seen."""
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus:
+        tf.config.set_visible_devices(gpus[:1], "GPU")
+        limit = tf.config.LogicalDeviceConfiguration(memory_limit=limit_bytes // 2**20)
+        tf.config.set_logical_device_configuration(gpus[0], [limit])
 
 
 def _first_cause(message: str) -> str:

@@ -6,6 +6,7 @@ environment before TensorFlow starts).
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import time
@@ -102,15 +103,29 @@ def find_device(name: str = "") -> Device:
 
 def _limit(name: str) -> int:
     if name.startswith("GPU"):
-        from tensorflow.python.client import device_lib
-
-        limits = [d.memory_limit for d in device_lib.list_local_devices() if d.name.endswith(f"device:{name}")]
-        if limits:
-            return int(limits[0])
+        return _limit_of_gpu(name)
     given = os.environ.get("TF_CPU_BFC_MEM_LIMIT_IN_MB", "")
     if given.isdigit() and int(given) > 0:
         return int(given) * 2**20
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+@functools.cache  # to list devices takes long, and a limit stays what it was when TensorFlow started
+def _limit_of_gpu(name: str) -> int:
+    """What a logical device was given; else what TensorFlow took for it when it started; 0 if there is no such GPU."""
+    from tensorflow.python.client import device_lib
+
+    logical = [d.name.rpartition("device:")[2] for d in tf.config.list_logical_devices("GPU")]
+    given = [
+        configured.memory_limit
+        for physical in tf.config.get_visible_devices("GPU")
+        for configured in tf.config.get_logical_device_configuration(physical) or [None]
+        if configured is not None
+    ]
+    if len(given) == len(logical) and (limit := dict(zip(logical, given, strict=True)).get(name)):
+        return int(limit) * 2**20
+    limits = (int(d.memory_limit) for d in device_lib.list_local_devices() if d.name.endswith(f"device:{name}"))
+    return next(limits, 0)
 
 
 @dataclass(frozen=True, eq=False)

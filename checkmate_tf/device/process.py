@@ -72,7 +72,7 @@ def run_child(
     tell: Tell,
     log: Path | None = None,
     *,
-    gpu: bool = False,
+    gpu: bool | int = False,
     timeout: float | None = None,
 ) -> Outcome:
     """Run `python -m module argument` to its end.
@@ -89,8 +89,9 @@ def run_child(
         Hears what the child is doing.
     log : Path, optional
         Where to keep the child's standard error.
-    gpu : bool
-        Let the child see the GPUs. `limit_mib` should be None then: the child limits its GPU itself.
+    gpu : bool or int
+        Let the child see the GPUs, or only the one of that number. `limit_mib` should be None then: the child limits
+        its GPU itself.
     timeout : float, optional
         Seconds after which the child is ended; that is a failure.
 
@@ -100,8 +101,8 @@ def run_child(
         After the child was ended.
     """
     variables = {**os.environ, "TF_CPU_ALLOCATOR_USE_BFC": "true"}
-    if not gpu:
-        variables["CUDA_VISIBLE_DEVICES"] = "-1"
+    if gpu is not True:
+        variables["CUDA_VISIBLE_DEVICES"] = "-1" if gpu is False else _visible(gpu)
     variables["TF_CPP_MIN_LOG_LEVEL"] = "0"  # the allocator's last words tell why a run crashed; they are not shown
     variables.pop("TF_CPU_BFC_MEM_LIMIT_IN_MB", None)
     if limit_mib is not None:
@@ -149,6 +150,12 @@ def run_child(
     if late.is_set():
         failure, out_of_memory = f"not done after {timeout:.0f} s", False
     return Outcome(limit, status, None, failure, out_of_memory, planned, failed)
+
+
+def _visible(number: int) -> str:
+    """The name of a GPU to CUDA: its number, or what the user calls the one of that number (a MIG slice, maybe)."""
+    names = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return names.split(",")[number] if names else str(number)
 
 
 def _expire(process: subprocess.Popen[str], late: threading.Event) -> None:

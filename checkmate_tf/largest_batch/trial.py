@@ -3,8 +3,7 @@
 `python -m checkmate_tf.largest_batch.trial '{"model": ...}'` compiles the model within the memory less a margin for
 fragments, trains a few steps, and says what was measured; `largest_batch.verify` starts it.
 
-On a CPU the limit is the allocator's (TF_CPU_BFC_MEM_LIMIT_IN_MB). On a GPU it is that of a logical device; no GPU was
-at hand when this was written, so that path has never run.
+On a CPU the limit is the allocator's (TF_CPU_BFC_MEM_LIMIT_IN_MB). On a GPU it is that of a logical device.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from ..device.in_child import serve, take_memory_in_one_piece, tell
+from ..device.in_child import limit_gpu, serve, take_memory_in_one_piece, tell
 from ..errors import InfeasibleBudgetError
 
 __all__ = ["Trial", "execute"]
@@ -68,7 +67,7 @@ def execute(trial: Trial) -> dict[str, Any]:
     from ..keras.spec import data_spec
     from ..strategies.max_batch import cost_limit
 
-    _limit_gpu(trial.memory_bytes)
+    limit_gpu(trial.memory_bytes)
     take_memory_in_one_piece()
     device = find_device()
     keras.utils.set_random_seed(trial.seed)
@@ -99,17 +98,6 @@ def execute(trial: Trial) -> dict[str, Any]:
         "step_seconds": float(np.median(watch.seconds[1:])),  # the first traces
         "overhead": float(model.checkmate.schedule.overhead),
     }
-
-
-def _limit_gpu(memory_bytes: int) -> None:
-    """The same hard limit on the first GPU, if there is one. Untested: no GPU was at hand."""
-    import tensorflow as tf
-
-    gpus = tf.config.list_physical_devices("GPU")
-    if gpus:
-        tf.config.set_visible_devices(gpus[:1], "GPU")
-        limit = tf.config.LogicalDeviceConfiguration(memory_limit=memory_bytes // 2**20)
-        tf.config.set_logical_device_configuration(gpus[0], [limit])
 
 
 def _without_lists(spec: Any) -> Any:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.lib.branching_networks import BRANCHING
-from benchmarks.lib.networks import NETWORKS
+from checkmate_tf.check.networks import NETWORKS
 from benchmarks.lib.small_models import MODELS
 from benchmarks.lib.unseen_networks import UNSEEN
 from benchmarks.product import monotone, named_budgets, orders, placement

@@ -1,14 +1,24 @@
-"""The networks of `budget_holds.py`, with random data of the right kind. Sizes suit a small machine."""
+"""Networks to train, with random data of the right kind. Sizes suit a small machine; `sized` suits them to others."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import keras
 import numpy as np
+from numpy.typing import NDArray
+
+from ..fit.pipeline import step_graph
+from ..keras.controller import build_training
+from ..keras.spec import data_spec
+from ..schedule import keep_all
+
+__all__ = ["NETWORKS", "Network", "application", "lstm", "sized", "small", "transformer", "unet"]
 
 L = keras.layers
+_TRACED = 8  # samples
 
 
 @dataclass(frozen=True)
@@ -36,7 +46,7 @@ class Network:
         model.optimizer.build(model.trainable_variables)
         return model
 
-    def data(self, batches: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    def data(self, batches: int, seed: int = 0) -> tuple[NDArray[Any], NDArray[Any]]:
         """Inputs and targets for whole batches."""
         rng = np.random.default_rng(seed)
         n = batches * self.batch_size
@@ -112,3 +122,18 @@ NETWORKS = {
     "transformer": Network("transformer, 4 layers, dropout", transformer, (128,), vocabulary=1000),
     "lstm": Network("LSTM, 4 layers", lstm, (128, 32), batch_size=64),
 }
+
+
+def sized(network: Network, model: keras.Model, memory_bytes: int) -> Network:
+    """The same with as large a batch as its plain step trains in a memory, by prediction.
+
+    `model` is one of the network. It is traced, not trained.
+    """
+    spec, _ = data_spec(model, None, None, replace(network, batch_size=_TRACED).data(1))
+    build_training(model, spec, model.train_step)
+    peak = keep_all(step_graph(model.train_step, spec, _TRACED, "flops", model.name)).peak_bytes
+    fixed = sum(
+        v.value.dtype.size * v.value.shape.num_elements() for v in [*model.variables, *model.optimizer.variables]
+    )
+    samples = int((memory_bytes - fixed) / (peak - fixed) * _TRACED)
+    return replace(network, batch_size=max(1, samples if samples < 16 else samples // 8 * 8))

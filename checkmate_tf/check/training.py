@@ -1,77 +1,120 @@
 """What training steps are measured by: peaks, numbers and times of compiled Keras models.
 
-A model is one of a `Network` in `networks.py`. Variables are put back after each measurement.
+A model is one of a `Network`. Variables are put back after each measurement.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ..device.measure import find_device
+from .networks import Network
 
 __all__ = [
     "STEPS",
+    "FirstStep",
     "compare",
     "data_bytes",
     "device_data",
     "differences",
+    "digest",
     "every_variable",
     "first_step",
+    "gradients_of",
+    "in_turn",
     "peaks",
     "planned_again",
+    "release",
     "reset",
+    "step_of",
     "time_steps",
     "unwatch",
+    "variable_bytes",
 ]
 
 STEPS = 3  # batches that a model is trained on
 
+FirstStep = tuple[float, list[Any]]
+"""Loss of a step, and all gradients."""
 
-def device_data(network, batches: int = STEPS) -> list:
+
+def device_data(network: Network, batches: int = STEPS) -> list[Any]:
     """Whole batches as tensors that lie in the device's memory, as the data of `fit` does.
 
     Of an array TensorFlow makes a copy there, or elsewhere, as chance has it. So peaks of equal runs would differ by
     the whole data. Made before `compile`, it is part of what plans are made for.
     """
-    import tensorflow as tf
-
     return [tf.raw_ops.DeepCopy(x=tf.constant(array)) for array in network.data(batches)]
 
 
-def data_bytes(network) -> int:
+def data_bytes(network: Network) -> int:
     """Bytes of all that `device_data` makes, and of the batch in use."""
-    return sum(array.nbytes for batches in (STEPS, 1) for array in network.data(batches))
+    return sum(int(array.nbytes) for batches in (STEPS, 1) for array in network.data(batches))
 
 
-def every_variable(model) -> list:
+def every_variable(model: Any) -> list[Any]:
     """Weights, BN statistics, seeds, optimizer slots, metrics."""
     variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
     return list({id(v): v for v in variables}.values())
 
 
-def reset(model, values: list) -> None:
+def variable_bytes(model: Any) -> int:
+    """Bytes of all of them."""
+    return sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in every_variable(model))
+
+
+def reset(model: Any, values: list[Any]) -> None:
+    """Give every variable its value, also after `release`."""
     for v, value in zip(every_variable(model), values, strict=True):
-        v.assign(value)
+        _give(v, value)
 
 
-def peaks(model, network, data: list) -> tuple[int, int]:
-    """Peak of the allocator over eight training steps, and over a fit, whose input pipeline shares the CPU.
+def _give(v: Any, value: Any) -> None:
+    inner = getattr(v, "value", v)
+    tf.raw_ops.AssignVariableOp(resource=inner.handle, value=tf.constant(value, inner.dtype))
+
+
+def release(model: Any) -> None:
+    """Give the memory of all variables back. TensorFlow keeps traced functions, and these hold them."""
+    for v in every_variable(model):
+        _give(v, [])
+
+
+def digest(model: Any) -> str:
+    """All variables in one word: equal if every bit is."""
+    found = hashlib.sha256()
+    for v in every_variable(model):
+        found.update(v.numpy().tobytes())
+    return found.hexdigest()
+
+
+def peaks(model: Any, network: Network, data: list[Any]) -> tuple[int, int]:
+    """Peak of the allocator over eight training steps, and over a fit, whose input pipeline shares a CPU.
 
     `data` is that of `device_data`, and part of both peaks.
 
-    The first step is for warming up. Variables end as they began. Where a compiled model plans again meanwhile, both
-    are taken of the plan that it ends with.
+    The first steps are for warming up: kernels are chosen in them. Variables end as they began. Where a compiled model
+    plans again meanwhile, both are taken of the plan that it ends with.
     """
-    import tensorflow as tf
-
     x, y = data
     batch = x[: network.batch_size], y[: network.batch_size]
+    device = find_device()
     model.train_on_batch(*batch)
     before = [v.numpy() for v in every_variable(model)]
 
-    def peak_of(action) -> int:
-        tf.config.experimental.reset_memory_stats("CPU:0")
+    def peak_of(action: Callable[[], Any]) -> int:
+        tf.config.experimental.reset_memory_stats(device.name)
         action()
-        return int(tf.config.experimental.get_memory_info("CPU:0")["peak"])
+        tf.test.experimental.sync_devices()
+        return device.peak_bytes()
 
     plans = -1
     while plans != planned_again(model):
@@ -82,29 +125,25 @@ def peaks(model, network, data: list) -> tuple[int, int]:
     return step, fit
 
 
-def planned_again(model) -> int:
+def planned_again(model: Any) -> int:
     """How often a compiled model planned again, for its data or for a peak while it trained."""
     report = getattr(model, "checkmate", None)
-    return 0 if report is None else report.replanned
+    return 0 if report is None else int(report.replanned)
 
 
-def unwatch(model) -> None:
+def unwatch(model: Any) -> None:
     """From here on the plain model is beside it: what that takes is nothing to plan for."""
-    from dataclasses import replace
-
     controller = model._checkmate_controller
     controller.options = replace(controller.options, verify=False)
 
 
-def compare(plain, ours, network, start: list) -> tuple[bool, dict]:
+def compare(plain: Any, ours: Any, network: Network, start: list[Any]) -> tuple[bool, dict[str, float]]:
     """Train both from the same state. Whether all is equal bit by bit, and relative differences otherwise.
 
     The differences are of the loss, of all weights and of all optimizer slots together (Euclidean norms), and of the
     worst single tensor. The last means little where a gradient is zero but for rounding (the bias of an attention's
     keys), since Adam scales rounding up.
     """
-    import numpy as np
-
     x, y = network.data(STEPS)
     ends, losses = [], []
     for model in (plain, ours):
@@ -113,23 +152,23 @@ def compare(plain, ours, network, start: list) -> tuple[bool, dict]:
         losses.append(history.history["loss"])
         ends.append([v.numpy() for v in every_variable(model)])
     equal = losses[0] == losses[1] and all(np.array_equal(a, b) for a, b in zip(*ends, strict=True))
-    differences = {"loss": abs(losses[0][0] - losses[1][0]) / abs(losses[0][0])}
+    apart: dict[str, float] = {"loss": abs(losses[0][0] - losses[1][0]) / abs(losses[0][0])}
     roles = {"weights": plain.variables, "slots": plain.optimizer.variables}
     index = {id(v): k for k, v in enumerate(every_variable(plain))}
     for role, variables in roles.items():
         positions = [index[id(v)] for v in variables if v.dtype.startswith("float")]
         pairs = [(ends[0][k].astype("float64"), ends[1][k]) for k in positions]
         norm = math.sqrt(sum(float(np.sum(a * a)) for a, _ in pairs))
-        differences[role] = math.sqrt(sum(float(np.sum((a - b) ** 2)) for a, b in pairs)) / norm
-    differences["worst_tensor"] = max(
+        apart[role] = math.sqrt(sum(float(np.sum((a - b) ** 2)) for a, b in pairs)) / norm
+    apart["worst_tensor"] = max(
         float(np.max(np.abs(a.astype("float64") - b))) / (float(np.max(np.abs(a))) or 1.0)
         for a, b in zip(*ends, strict=True)
         if a.size
     )
-    return equal, differences
+    return equal, apart
 
 
-def first_step(model, network, start: list) -> tuple[float, list]:
+def first_step(model: Any, network: Network, start: list[Any]) -> FirstStep:
     """Loss of one step from the given state, and all gradients (by Adam's momenta).
 
     Traced anew, so that both models know the batch size: with an open one, Grappler rounds plain steps in another way.
@@ -137,31 +176,43 @@ def first_step(model, network, start: list) -> tuple[float, list]:
     model.train_function = None
     reset(model, start)
     loss = float(model.train_on_batch(*network.data(1))[0])
-    return loss, [v.numpy().astype("float64") for v in model.optimizer.variables if "momentum" in v.path]
+    return loss, gradients_of(model)
 
 
-def differences(one: tuple[float, list], other: tuple[float, list]) -> dict:
+def gradients_of(model: Any) -> list[Any]:
+    """All gradients after one step with Adam: its momenta."""
+    return [v.numpy().astype("float64") for v in model.optimizer.variables if "momentum" in v.path]
+
+
+def differences(one: FirstStep, other: FirstStep) -> dict[str, float]:
     """Relative differences of two first steps: of the loss, and of all gradients together (Euclidean norm)."""
-    import numpy as np
-
     norm = math.sqrt(sum(float(np.sum(g * g)) for g in one[1]))
     apart = math.sqrt(sum(float(np.sum((a - b) ** 2)) for a, b in zip(one[1], other[1], strict=True)))
     return {"loss": abs(one[0] - other[0]) / abs(one[0]), "gradients": apart / norm}
 
 
-def time_steps(plain, ours, network, rounds: int = 5) -> tuple[float, float]:
-    """Median over rounds of compiled over plain step time (in turn: A B A B), and the plain step's median, ms."""
-    import numpy as np
-    import tensorflow as tf
+def step_of(model: Any) -> Callable[[Any], Any]:
+    """The model's training step as a function of a batch (x, y), which is traced once."""
+    return tf.function(lambda data: model.train_step(data), autograph=False)
 
-    x, y = (tf.constant(a) for a in network.data(1))
-    functions = [tf.function(lambda data, m=m: m.train_step(data), autograph=False) for m in (plain, ours)]
+
+def in_turn(
+    plain: Callable[[Any], Any], ours: Callable[[Any], Any], batch: Any, rounds: int = 5
+) -> tuple[float, float]:
+    """Median over rounds of ours over plain step time (A B A B), and the plain step's median, ms."""
     times: list[list[float]] = [[], []]
     for turn in range(rounds + 1):
-        for k, function in enumerate(functions):
+        for k, function in enumerate((plain, ours)):
             begun = time.perf_counter()
-            float(function((x, y))["loss"])
+            float(function(batch)["loss"])
+            tf.test.experimental.sync_devices()
             if turn:
                 times[k].append(time.perf_counter() - begun)
     ratio = float(np.median(np.array(times[1]) / np.array(times[0])))
     return ratio, float(np.median(times[0]) * 1e3)
+
+
+def time_steps(plain: Any, ours: Any, network: Network, rounds: int = 5) -> tuple[float, float]:
+    """The same for two models."""
+    x, y = network.data(1)
+    return in_turn(step_of(plain), step_of(ours), (tf.constant(x), tf.constant(y)), rounds)

@@ -1,0 +1,314 @@
+"""What one process of a check measures: `python -m checkmate_tf.check.child '{"run": "train", ...}'`.
+
+The request's `run` names one of `RUNS`, with its other entries as keywords. `device.in_child` has the messages.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ..device.in_child import limit_gpu, serve, take_memory_in_one_piece, tell
+
+__all__ = ["RUNS", "answer"]
+
+_MIB = 2**20
+_TURNS = 5  # rounds in which steps are timed
+_STEPS = 4  # over which a peak is measured
+_TAKEN = 64 * _MIB  # bytes, to see what statistics say of them
+_COPIES = 10
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Do what is asked, and say what was measured."""
+    given = dict(request)
+    tell("start", 0, 1, "TensorFlow")
+    limit = given.pop("limit_bytes", None)
+    if limit is not None and given.pop("gpu", False):
+        limit_gpu(limit)
+    given.pop("gpu", None)
+    if given["run"] != "device":
+        take_memory_in_one_piece()
+    return RUNS[given.pop("run")](**given)
+
+
+def devices() -> dict[str, Any]:
+    """Which devices there are, and what TensorFlow says of them."""
+    import keras
+    import tensorflow as tf
+
+    found = []
+    for physical in tf.config.list_physical_devices():
+        kind = physical.device_type
+        details = tf.config.experimental.get_device_details(physical) if kind == "GPU" else {}
+        found.append({"name": physical.name.removeprefix("/physical_device:"), "kind": kind, "details": details})
+    return {
+        "devices": [d for d in found if d["kind"] in ("CPU", "GPU")],
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+        "cores": len(os.sched_getaffinity(0)),
+    }
+
+
+def device() -> dict[str, Any]:
+    """A device's allocator: its kind, whether its statistics are right, whether its map can be read; its bandwidths."""
+    import tensorflow as tf
+
+    from ..costs.setting import setting
+    from ..device.measure import find_device
+    from ..device.memory_map import memory_map
+    from ..device.record import NotRecorded
+    from ..device.replay import allocator_of
+
+    at = find_device()
+    found: dict[str, Any] = {
+        "limit_bytes": at.limit_bytes,
+        "measurable": at.measurable,
+        "setting": setting(f"/{at.name}"),
+        "variables": {
+            k: v for k, v in os.environ.items() if k.startswith(("TF_GPU_ALLOC", "TF_CPU_ALLOC", "TF_FORCE"))
+        },
+    }
+    if at.measurable:
+        before = at.current_bytes()
+        tf.config.experimental.reset_memory_stats(at.name)
+        with tf.device(f"/{at.name}"):
+            taken = tf.raw_ops.Empty(shape=[_TAKEN], dtype=tf.uint8)
+        found["taken_bytes"], found["asked_bytes"] = at.current_bytes() - before, _TAKEN
+        del taken
+        found["left_bytes"], found["peak_bytes"] = at.current_bytes() - before, at.peak_bytes() - before
+    try:
+        found["allocator"] = str(allocator_of(at))
+        found["chunks"] = int(len(memory_map(at).address))
+    except NotRecorded as error:
+        found["no_map"] = str(error)
+    return found | {"bandwidth": _bandwidths(at.name)}
+
+
+def _bandwidths(device_name: str) -> dict[str, float]:
+    """Bytes a second of copies of 256 MiB on the device, and to the host and back where that is another device."""
+    import tensorflow as tf
+
+    here, host = f"/{device_name}", "/CPU:0"
+
+    def rate(source: str, target: str) -> float:
+        with tf.device(source):
+            x = tf.raw_ops.DeepCopy(x=tf.ones([64 * _MIB]))
+
+        @tf.function(autograph=False)
+        def copied() -> tf.Tensor:
+            with tf.device(target):
+                return tf.raw_ops.DeepCopy(x=x) if source == target else tf.identity(x)
+
+        seconds = []
+        for _ in range(_COPIES):
+            begun = time.perf_counter()
+            copied()
+            tf.test.experimental.sync_devices()
+            seconds.append(time.perf_counter() - begun)
+        return 256 * _MIB / sorted(seconds)[len(seconds) // 2]
+
+    found = {"on_device": rate(here, here)}
+    if not device_name.startswith("CPU"):
+        found |= {"to_host": rate(here, host), "from_host": rate(host, here)}
+    return found
+
+
+def limit(asked_bytes: int) -> dict[str, Any]:
+    """Whether the allocator's hard limit holds: more than it is refused."""
+    import tensorflow as tf
+
+    from ..device.measure import find_device
+
+    at = find_device()
+    taken: list[Any] = []
+    step = 8 * _MIB
+    try:
+        with tf.device(f"/{at.name}"):
+            while len(taken) * step < 2 * asked_bytes:
+                taken.append(tf.raw_ops.Empty(shape=[step], dtype=tf.uint8))
+    except tf.errors.ResourceExhaustedError:
+        return {"limit_bytes": at.limit_bytes, "held_bytes": len(taken) * step, "refused": True}
+    return {"limit_bytes": at.limit_bytes, "held_bytes": len(taken) * step, "refused": False}
+
+
+def train(
+    network: str, memory_bytes: int, shares: list[float], time_limit: float, costs: str = "profile"
+) -> dict[str, Any]:
+    """A network plainly and compiled at each share of its activations: peaks, and steps timed in turn."""
+    import tensorflow as tf
+
+    from ..device.measure import find_device
+    from ..keras.api import compile
+    from .networks import NETWORKS, sized
+    from .training import (
+        differences,
+        every_variable,
+        gradients_of,
+        in_turn,
+        release,
+        reset,
+        step_of,
+        unwatch,
+        variable_bytes,
+    )
+
+    tell("size", 0, 1, network)
+    at, plain = find_device(), NETWORKS[network].model()
+    chosen = sized(NETWORKS[network], plain, memory_bytes)
+    batch = tuple(tf.raw_ops.DeepCopy(x=tf.constant(array)) for array in chosen.data(1))
+    tell("plain", 0, 1, f"batches of {chosen.batch_size}")
+    plain_step = step_of(plain)
+    plain_step(batch)  # makes the metrics' variables
+    start = [v.numpy() for v in every_variable(plain)]
+
+    def peak_of(step: Callable[[Any], Any]) -> int:
+        step(batch)  # kernels are chosen
+        tf.config.experimental.reset_memory_stats(at.name)
+        for _ in range(_STEPS):
+            step(batch)
+        tf.test.experimental.sync_devices()
+        return at.peak_bytes()
+
+    def first(model: Any, step: Callable[[Any], Any]) -> tuple[float, list[Any]]:
+        reset(model, start)
+        return float(step(batch)["loss"]), gradients_of(model)
+
+    peak = peak_of(plain_step)
+    constant = variable_bytes(plain) + sum(array.nbytes for array in chosen.data(1))
+    found: dict[str, Any] = {
+        "batch_size": chosen.batch_size,
+        "constant_bytes": constant,
+        "plain_peak_bytes": peak,
+        "plain_limit_bytes": at.limit_bytes,
+        "cells": [],
+    }
+    for share in shares:
+        release(plain)
+        gc.collect()
+        budget = int(constant + share * (peak - constant))
+        tell("compile", 0, 1, f"{share:.0%}")
+        ours, begun = chosen.model(), time.perf_counter()
+        cell: dict[str, Any] = {"share": share, "budget_bytes": budget, "foreign_bytes": at.foreign_bytes(constant)}
+        found["cells"].append(cell)
+        try:
+            compile(ours, budget, data=chosen.data(1), time_limit=time_limit, costs=costs, progress=False)
+        except Exception as error:  # noqa: BLE001 - the next share may do
+            cell["error"] = f"{type(error).__name__}: {error}"
+            release(ours)
+            continue
+        cell["compile_seconds"] = time.perf_counter() - begun
+        tell("train", 0, 1, f"{share:.0%}")
+        ours_step = step_of(ours)
+        cell["peak_bytes"] = peak_of(ours_step)
+        report = ours.checkmate
+        cell |= {
+            key: getattr(report, key)
+            for key in ("predicted_peak_bytes", "placed_peak_bytes", "measured_peak_bytes", "strict", "strict_cost")
+        }
+        cell |= {"overhead": report.overhead, "predicted_ratio": report.step_ratio, "plans": len(report.attempts)}
+        cell |= {"seconds": dict(report.seconds), "gap": report.schedule.gap}
+        unwatch(ours)
+        reset(plain, start)
+        cell["step_ratio"], cell["plain_step_ms"] = in_turn(plain_step, ours_step, batch, _TURNS)
+        cell["model_step_ms"] = report.base_cost / 1e3 if costs == "profile" else None
+        one = first(plain, plain_step)
+        cell["itself"] = differences(one, first(plain, plain_step))
+        cell["apart"] = differences(one, first(ours, ours_step))
+        release(ours)
+        del ours, ours_step
+    return found
+
+
+def steps(
+    network: str,
+    batch_size: int,
+    budget_bytes: int | None = None,
+    policy: str = "float32",
+    jit_compile: bool = False,
+    deterministic: bool = True,
+    time_limit: float = 10.0,
+) -> dict[str, Any]:
+    """A few steps, plainly or within a budget: losses, and all bits.
+
+    Grappler is off, and kernels give the same bits each time, unless `deterministic` is False (as XLA needs it).
+    """
+    import keras
+    import tensorflow as tf
+
+    from ..device.measure import find_device
+    from ..keras.api import compile
+    from .networks import NETWORKS
+    from .training import STEPS, device_data, digest
+
+    if deterministic:
+        tf.config.experimental.enable_op_determinism()
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    keras.config.set_dtype_policy(policy)
+    chosen = replace(NETWORKS[network], batch_size=batch_size)
+    model, data, at = chosen.model(), device_data(chosen), find_device()
+    model.jit_compile = jit_compile
+    found: dict[str, Any] = {"limit_bytes": at.limit_bytes}
+    if budget_bytes is not None:
+        tell("compile", 0, 1, network)
+        begun = time.perf_counter()
+        compile(model, budget_bytes, data=chosen.data(1), time_limit=time_limit, progress=False, cache=False)
+        report = model.checkmate
+        found |= {"compile_seconds": time.perf_counter() - begun, "overhead": report.overhead}
+        found |= {"predicted_peak_bytes": report.predicted_peak_bytes, "placed_peak_bytes": report.placed_peak_bytes}
+        found |= {"measured_peak_bytes": report.measured_peak_bytes}
+    tell("train", 0, 1, network)
+    model.fit(*data, batch_size=batch_size, shuffle=False, verbose=0)  # kernels are chosen
+    tf.config.experimental.reset_memory_stats(at.name)
+    begun = time.perf_counter()
+    history = model.fit(*data, batch_size=batch_size, shuffle=False, verbose=0)
+    tf.test.experimental.sync_devices()
+    found["step_ms"] = (time.perf_counter() - begun) / STEPS * 1e3
+    found |= {
+        "losses": history.history["loss"],
+        "digest": digest(model),
+        "steps": 2 * STEPS,
+        "compiled_by_xla": bool(model.jit_compile),
+    }
+    return found | {"peak_bytes": at.peak_bytes()}
+
+
+def peer(network: str, batch_size: int) -> dict[str, Any]:
+    """The peak of Keras's own recomputation (`keras.RematScope`) beside that of the plain step."""
+    import keras
+
+    from .networks import NETWORKS
+    from .training import device_data, peaks, release
+
+    chosen = replace(NETWORKS[network], batch_size=batch_size)
+    data = device_data(chosen)
+    plain = chosen.model()
+    found: dict[str, Any] = {"plain_peak_bytes": peaks(plain, chosen, data)[0]}
+    release(plain)
+    del plain
+    gc.collect()
+    with keras.RematScope(mode="full"):
+        model = chosen.model()
+        try:
+            found["peer_peak_bytes"] = peaks(model, chosen, data)[0]
+        except Exception as error:  # noqa: BLE001 - what a peer raises is what it does
+            return found | {"peer_error": f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"}
+    return found
+
+
+RUNS: dict[str, Callable[..., dict[str, Any]]] = {
+    "devices": devices,
+    "device": device,
+    "limit": limit,
+    "train": train,
+    "steps": steps,
+    "peer": peer,
+}
+
+
+if __name__ == "__main__":
+    serve(answer)

@@ -1,0 +1,200 @@
+"""From what children measured to lines. Pure functions of plain values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..units import format_bytes
+from .line import Line, failed, not_run, passed
+
+__all__ = ["judge_bits", "judge_device", "judge_limit", "judge_peer", "judge_train", "judge_xla"]
+
+Found = Mapping[str, Any]
+
+ALIKE = 1e-5
+"""Relative differences of float32 below this are rounding: sums of a thousand terms in another order come near it."""
+
+TIMES = 10.0
+"""Plain steps whose kernels add in no fixed order differ from themselves. Ours may differ by so many times as much."""
+
+GRAIN = 256
+"""Bytes of which chunks of an allocator are multiples."""
+
+SMALL = 16
+"""Chunks of that size that an operation may need for itself: shapes."""
+
+KEPT = 0.90
+"""Of a limit: what an allocator must at least give. The rest is lost to pieces, and to what TensorFlow keeps itself."""
+
+MODELLED = 2.0
+"""Times: operations are timed alone, so the sum of the costs may be twice the step, as it is for small steps that keep
+several threads busy. Beyond that, the costs are not those of this device."""
+
+
+def judge_device(device: str, found: Found) -> Iterator[Line]:
+    """Allocator and its statistics, its map, bandwidths."""
+    what = "allocator statistics"
+    if not found["measurable"]:
+        yield failed(device, what, "the allocator keeps none, so peaks cannot be measured", found)
+    else:
+        taken, asked, peak = found["taken_bytes"], found["asked_bytes"], found["peak_bytes"]
+        exact = 0 <= taken - asked <= GRAIN and found["left_bytes"] == 0 and 0 <= peak - taken <= SMALL * GRAIN
+        text = f"{asked} bytes asked for, {taken} counted, peak {peak}, {found['left_bytes']} left"
+        yield (passed if exact else failed)(device, what, text, found)
+    if "no_map" in found:
+        yield not_run(device, "allocator model", found["no_map"])
+    else:
+        yield passed(device, "allocator model", f"{found['allocator']}, its map has {found['chunks']} chunks")
+    rates = ", ".join(f"{name.replace('_', ' ')} {rate / 1e9:.1f} GB/s" for name, rate in found["bandwidth"].items())
+    yield passed(device, "bandwidth", rates, found["bandwidth"])
+
+
+def judge_limit(device: str, asked_bytes: int, found: Found) -> Iterator[Line]:
+    """Whether a hard limit holds."""
+    held, known = found["held_bytes"], found["limit_bytes"]
+    text = f"{format_bytes(held)} were given under a limit of {format_bytes(asked_bytes)}"
+    good = found["refused"] and KEPT * asked_bytes <= held <= asked_bytes and known == asked_bytes
+    if known != asked_bytes:
+        text += f", which was taken for {format_bytes(known)}"
+    yield (passed if good else failed)(device, "hard limit", text, found)
+
+
+def judge_train(device: str, network: str, found: Found) -> Iterator[Line]:
+    """Peaks within budgets, times, and how far numbers are apart where kernels give other bits each time."""
+    batch, plain = found["batch_size"], found["plain_peak_bytes"]
+    base = {k: v for k, v in found.items() if k != "cells"}
+    for cell in found["cells"]:
+        what, figures = f"{network} at {cell['share']:.0%}", {**base, **cell}
+        if "error" in cell:
+            yield failed(device, what, cell["error"], figures)
+            continue
+        peak = cell["peak_bytes"]
+        held = peak <= cell["budget_bytes"]
+        placed = cell["placed_peak_bytes"]
+        text = (
+            f"batch {batch}: {format_bytes(peak)} measured in a budget of {format_bytes(cell['budget_bytes'])} "
+            f"(values {format_bytes(cell['predicted_peak_bytes'])}, "
+            f"{'no model' if placed is None else format_bytes(placed) + ' placed'}; plain {format_bytes(plain)}), "
+            f"step {cell['step_ratio']:.2f}x of {cell['plain_step_ms']:.1f} ms, {cell['predicted_ratio']:.2f}x expected"
+        )
+        yield (passed if held else failed)(device, what, text, figures)
+    yield from _costs(device, network, found["cells"])
+    yield from _apart(device, network, found["cells"])
+
+
+def _costs(device: str, network: str, cells: list[Found]) -> Iterator[Line]:
+    """Whether the sum of the costs is the time of the plain step."""
+    known = [c for c in cells if c.get("model_step_ms")]
+    if not known:
+        return
+    modelled, measured = known[0]["model_step_ms"], min(c["plain_step_ms"] for c in known)
+    ratio = modelled / measured
+    text = f"the costs add up to {modelled:.1f} ms, the plain step takes {measured:.1f} ms"
+    good = 1 / MODELLED <= ratio <= MODELLED
+    figures = {"model_step_ms": modelled, "plain_step_ms": measured}
+    yield (passed if good else failed)(device, f"{network}, costs", text, figures)
+
+
+def _apart(device: str, network: str, cells: list[Found]) -> Iterator[Line]:
+    """Ours against the plain step, beside the plain step against itself."""
+    known = [c for c in cells if "apart" in c]
+    if not known:
+        return
+    worst, own = (max(max(c[key].values()) for c in known) for key in ("apart", "itself"))
+    good = math.isfinite(worst) and worst <= max(ALIKE, TIMES * own)
+    text = f"{worst:.1e} from the plain step, which is {own:.1e} from itself (relative, loss and gradients)"
+    figures = {"apart": worst, "itself": own}
+    yield (passed if good else failed)(device, f"{network}, kernels as they are", text, figures)
+
+
+def judge_bits(
+    device: str, what: str, budget_bytes: int, limit_bytes: int, plain: Found, limited: Found, ours: Found
+) -> Iterator[Line]:
+    """Under a hard limit: the plain step fails, ours trains, with the bits that the plain step has without a limit.
+
+    Each of the three is what a child answered, or `{"failed": why, "out_of_memory": bool}`.
+    """
+    if "failed" in plain:
+        yield not_run(device, f"{what}, equal bits", f"the plain step failed: {plain['failed']}")
+        return
+    figures = {
+        "budget_bytes": budget_bytes,
+        "limit_bytes": limit_bytes,
+        "plain": plain,
+        "limited": limited,
+        "ours": ours,
+    }
+    where = f"under {format_bytes(limit_bytes)}"
+    if "failed" not in limited:
+        yield not_run(
+            device, f"{what}, {where}", "the plain step trained, too: the limit is not low enough for it", figures
+        )
+    elif not limited["out_of_memory"]:
+        yield failed(device, f"{what}, {where}", f"the plain step failed otherwise: {limited['failed']}", figures)
+    elif "failed" in ours:
+        yield failed(
+            device, f"{what}, {where}", f"the plain step ran out of memory, ours failed: {ours['failed']}", figures
+        )
+    else:
+        peak = ours["peak_bytes"]
+        text = f"the plain step ran out of memory, ours trained in {format_bytes(peak)}"
+        yield (passed if peak <= budget_bytes else failed)(device, f"{what}, {where}", text, figures)
+    if "failed" not in ours:
+        yield _bits(device, what, plain, ours)
+
+
+def _bits(device: str, what: str, plain: Found, ours: Found) -> Line:
+    equal = plain["digest"] == ours["digest"] and plain["losses"] == ours["losses"]
+    text = f"losses, weights, statistics, seeds and slots after {plain['steps']} steps are "
+    text += "equal, bit by bit" if equal else f"NOT equal: losses {ours['losses']}, plain {plain['losses']}"
+    return (passed if equal else failed)(device, f"{what}, equal bits", text)
+
+
+def judge_policy(
+    device: str, policy: str, network: str, budget_bytes: int, plain: Found, ours: Found
+) -> Iterator[Line]:
+    """A step in another precision: within its budget, with the plain step's bits."""
+    what = f"{network} in {policy}"
+    for found in (plain, ours):
+        if "failed" in found:
+            yield failed(device, what, found["failed"])
+            return
+    peak = ours["peak_bytes"]
+    text = _within(peak, budget_bytes, plain["peak_bytes"])
+    yield (passed if peak <= budget_bytes else failed)(device, what, text, {"plain": plain, "ours": ours})
+    yield _bits(device, what, plain, ours)
+
+
+def _within(peak: int, budget_bytes: int, plain_bytes: int) -> str:
+    sizes = map(format_bytes, (peak, budget_bytes, plain_bytes))
+    return "{} measured in a budget of {}, plain {}".format(*sizes)
+
+
+def judge_xla(device: str, network: str, budget_bytes: int, plain: Found, ours: Found) -> Iterator[Line]:
+    """A step that XLA compiles."""
+    what = f"{network} under XLA"
+    for found in (plain, ours):
+        if "failed" in found:
+            yield not_run(device, what, found["failed"])
+            return
+    figures = {"plain": plain, "ours": ours, "budget_bytes": budget_bytes}
+    if not ours["compiled_by_xla"]:
+        times = f"plain under XLA {plain['step_ms']:.1f} ms a step in {format_bytes(plain['peak_bytes'])}"
+        text = f"plans are not compiled by XLA on this device: jit_compile was set to False; {times}"
+        yield not_run(device, what, text, figures)
+        return
+    peak = ours["peak_bytes"]
+    text = _within(peak, budget_bytes, plain["peak_bytes"])
+    yield (passed if peak <= budget_bytes else failed)(device, what, text, figures)
+
+
+def judge_peer(device: str, network: str, found: Found) -> Iterator[Line]:
+    """What Keras's own recomputation does here."""
+    what = f"{network}, keras.RematScope"
+    plain = format_bytes(found["plain_peak_bytes"])
+    if "peer_error" in found:
+        yield passed(device, what, f"raises {found['peer_error']}; plain {plain}", found)
+    else:
+        yield passed(device, what, f"{format_bytes(found['peer_peak_bytes'])} measured, plain {plain}", found)

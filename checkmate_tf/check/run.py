@@ -1,0 +1,258 @@
+"""Which processes a check starts, in which order, and what it leaves out when time is short.
+
+What is timed runs alone. The rest may run side by side where there are cores for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..device.process import MARGIN, Outcome, Tell, run_child
+from .judge import judge_bits, judge_device, judge_limit, judge_peer, judge_policy, judge_train, judge_xla
+from .line import Line, failed, not_run
+
+__all__ = ["CPU_MEMORY", "GPU_MEMORY", "NETWORKS", "SHARES", "Asked", "Checked", "check"]
+
+NETWORKS = ("mobilenet", "transformer", "unet", "resnet50", "vgg16", "lstm")
+SHARES = (0.8, 0.6, 0.4)
+GPU_MEMORY, CPU_MEMORY = 2 * 10**9, 2 * 10**8
+"""Bytes that plain steps fill. A CPU is some hundred times slower, and all is to end in ten minutes."""
+
+LIMITED = 0.6
+"""Of the activations: the budget of runs under a hard limit, and of those in another precision."""
+
+LIMIT_MIB = 256
+"""Of the test whether a limit holds."""
+
+ROOM = 4
+"""Times the memory that is to be filled: a GPU's limit where none is tested, so that others have the rest of a card."""
+
+LEAST_SECONDS = 20.0
+"""A process that has less is not started: TensorFlow alone takes some."""
+
+POLICIES = ("mixed_float16", "mixed_bfloat16")
+POLICY_NETWORK, XLA_NETWORK, PEER_NETWORK = "transformer", "small", "transformer"
+_CHILD = "checkmate_tf.check.child"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be checked.
+
+    Attributes
+    ----------
+    devices : sequence of str
+        Names, e.g. "GPU:0"; all that there are, if it is empty.
+    networks : sequence of str
+    shares : sequence of float
+        Budgets, as shares of the plain step's activations on top of its variables and data.
+    memory_bytes : int or None
+        What plain steps fill; None for `GPU_MEMORY` or `CPU_MEMORY`.
+    seconds : float
+        For each device. What has no time left is not run.
+    jobs : int
+        Processes side by side, where nothing is timed.
+    time_limit : float
+        Seconds of solving, a plan.
+    """
+
+    devices: Sequence[str] = ()
+    networks: Sequence[str] = NETWORKS
+    shares: Sequence[float] = SHARES
+    memory_bytes: int | None = None
+    seconds: float = 600.0
+    jobs: int = 1
+    time_limit: float = 3.0
+
+
+@dataclass
+class Checked:
+    """What came of it.
+
+    Attributes
+    ----------
+    machine : dict
+        Devices, versions, cores.
+    lines : list of Line
+    seconds : float
+    """
+
+    machine: dict[str, Any]
+    lines: list[Line] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def check(asked: Asked, tell: Tell, told: Callable[[Line], None]) -> Checked:
+    """Check every device.
+
+    Parameters
+    ----------
+    asked : Asked
+    tell : callable (stage, done, total, text)
+        Hears what is going on.
+    told : callable (Line)
+        Hears each line as soon as it is known.
+
+    Raises
+    ------
+    RuntimeError
+        If TensorFlow itself cannot be started.
+    """
+    begun = time.monotonic()
+    looked = run_child(_CHILD, {"run": "devices"}, None, _prefixed(tell, "devices"), gpu=True, timeout=120.0)
+    if looked.result is None:
+        raise RuntimeError(f"TensorFlow does not start here: {looked.failure}")
+    checked = Checked(looked.result)
+    there = [d["name"] for d in looked.result["devices"]]
+    for name in asked.devices or there:
+        if name not in there:
+            lines: Iterator[Line] = iter([failed(name, "device", f"there is none: TensorFlow sees {', '.join(there)}")])
+        else:
+            lines = _Device(name, asked, tell, time.monotonic() + asked.seconds).lines()
+        for line in lines:
+            checked.lines.append(line)
+            told(line)
+    checked.seconds = time.monotonic() - begun
+    return checked
+
+
+class _Device:
+    """The checks of one device."""
+
+    def __init__(self, name: str, asked: Asked, tell: Tell, until: float):
+        self.name, self.asked, self.until, self._tell = name, asked, until, tell
+        self.is_gpu = name.startswith("GPU")
+        self.memory = asked.memory_bytes or (GPU_MEMORY if self.is_gpu else CPU_MEMORY)
+
+    def lines(self) -> Iterator[Line]:
+        """All of them, in the order in which they are had."""
+        yield from self._one("device", {"run": "device"}, None, judge_device)
+        limit = LIMIT_MIB * 2**20
+        yield from self._one(
+            "hard limit", {"run": "limit", "asked_bytes": limit}, limit, lambda d, f: judge_limit(d, limit, f)
+        )  # fmt: skip
+        trained: dict[str, Mapping[str, Any]] = {}
+        for network in self.asked.networks:
+            request = {
+                "run": "train", "network": network, "memory_bytes": self.memory, "shares": list(self.asked.shares),
+                "time_limit": self.asked.time_limit,
+            }  # fmt: skip
+            outcome = self._run(network, request, self._room())
+            if outcome is None or outcome.result is None:
+                yield self._missing(network, outcome)
+                continue
+            trained[network] = outcome.result
+            yield from judge_train(self.name, network, outcome.result)
+        yield from self._side_by_side(trained)
+
+    def _side_by_side(self, trained: Mapping[str, Mapping[str, Any]]) -> Iterator[Line]:
+        """What is not timed, several at a time."""
+        tasks: list[Callable[[], list[Line]]] = [
+            lambda network=network, found=found: self._bits(network, found)  # type: ignore[misc]
+            for network, found in trained.items()
+        ]
+        if POLICY_NETWORK in trained:
+            found = trained[POLICY_NETWORK]
+            tasks += [lambda policy=policy: self._policy(policy, found) for policy in POLICIES]  # type: ignore[misc]
+        if trained:
+            tasks += [self._xla]
+        if PEER_NETWORK in trained:
+            batch = trained[PEER_NETWORK]["batch_size"]
+            tasks += [lambda: self._peer(batch)]
+        with ThreadPoolExecutor(self.asked.jobs) as pool:
+            for lines in pool.map(lambda task: task(), tasks):
+                yield from lines
+
+    def _bits(self, network: str, found: Mapping[str, Any]) -> list[Line]:
+        """Plainly without a limit, plainly and compiled under one."""
+        constant, plain_peak = found["constant_bytes"], found["plain_peak_bytes"]
+        budget = int(constant + LIMITED * (plain_peak - constant))
+        limit = int(budget * (1 + MARGIN)) // 2**20 * 2**20
+        request = {"run": "steps", "network": network, "batch_size": found["batch_size"]}
+        ours = {**request, "budget_bytes": budget, "time_limit": self.asked.time_limit}
+        answers = [
+            self._run(f"{network}: {what}", asked, most)
+            for what, asked, most in (
+                ("plain", request, self._room()),
+                ("plain, limited", request, limit),
+                ("compiled, limited", ours, limit),
+            )
+        ]
+        return self._judged(
+            f"{network}, limited", answers, lambda *a: judge_bits(self.name, network, budget, limit, *a)
+        )
+
+    def _policy(self, policy: str, found: Mapping[str, Any]) -> list[Line]:
+        """In another precision: the budget is a share of the plain peak in that precision."""
+        request = {"run": "steps", "network": POLICY_NETWORK, "batch_size": found["batch_size"], "policy": policy}
+        return self._pair(f"{POLICY_NETWORK} in {policy}", request, found["constant_bytes"], judge_policy, policy)
+
+    def _xla(self) -> list[Line]:
+        request = {"run": "steps", "network": XLA_NETWORK, "batch_size": 64, "jit_compile": True}
+        request["deterministic"] = False
+        return self._pair(f"{XLA_NETWORK} under XLA", request, 0, judge_xla)
+
+    def _pair(self, what: str, request: dict[str, Any], constant: int, judge: Any, *more: str) -> list[Line]:
+        """A plain run, and one within a share of its peak."""
+        plain = self._run(f"{what}: plain", request, self._room())
+        if plain is None or plain.result is None:
+            return [self._missing(what, plain)]
+        peak = plain.result["peak_bytes"]
+        budget = int(constant + LIMITED * (peak - constant))
+        asked = {**request, "budget_bytes": budget, "time_limit": self.asked.time_limit}
+        ours = self._run(f"{what}: compiled", asked, self._room())
+        answers = [plain, ours]
+        return self._judged(what, answers, lambda *a: judge(self.name, *more, request["network"], budget, *a))
+
+    def _peer(self, batch_size: int) -> list[Line]:
+        request = {"run": "peer", "network": PEER_NETWORK, "batch_size": batch_size}
+        return list(self._one("keras.RematScope", request, self._room(), lambda d, f: judge_peer(d, PEER_NETWORK, f)))
+
+    def _one(
+        self, what: str, request: dict[str, Any], limit: int | None, judge: Callable[[str, Any], Iterator[Line]]
+    ) -> Iterator[Line]:
+        outcome = self._run(what, request, limit)
+        if outcome is None or outcome.result is None:
+            yield self._missing(what, outcome)
+        else:
+            yield from judge(self.name, outcome.result)
+
+    def _judged(self, what: str, answers: list[Outcome | None], judge: Callable[..., Iterator[Line]]) -> list[Line]:
+        if any(answer is None for answer in answers):
+            return [self._missing(what, None)]
+        return list(judge(*(_plain_values(answer) for answer in answers if answer is not None)))
+
+    def _room(self) -> int | None:
+        """The limit where none is tested: none on a CPU."""
+        return ROOM * self.memory if self.is_gpu else None
+
+    def _missing(self, what: str, outcome: Outcome | None) -> Line:
+        if outcome is None:
+            return not_run(self.name, what, f"no time was left of {self.asked.seconds:.0f} s")
+        return failed(self.name, what, outcome.failure)
+
+    def _run(self, what: str, request: dict[str, Any], limit: int | None) -> Outcome | None:
+        """Run a child; None if there is no time for it."""
+        left = self.until - time.monotonic()
+        if left < LEAST_SECONDS:
+            return None
+        tell = _prefixed(self._tell, f"{self.name} {what}")
+        if not self.is_gpu:
+            return run_child(_CHILD, request, None if limit is None else limit // 2**20, tell, timeout=left)
+        asked = {**request, "gpu": True, "limit_bytes": limit}
+        return run_child(_CHILD, asked, None, tell, gpu=int(self.name.partition(":")[2]), timeout=left)
+
+
+def _plain_values(outcome: Outcome) -> dict[str, Any]:
+    """A child's answer, or why there is none."""
+    if outcome.result is not None:
+        return outcome.result
+    return {"failed": outcome.failure, "out_of_memory": outcome.out_of_memory}
+
+
+def _prefixed(tell: Tell, what: str) -> Tell:
+    return lambda stage, done, total, text: tell(f"{what}: {stage}", done, total, text)

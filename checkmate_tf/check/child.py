@@ -73,6 +73,8 @@ def device() -> dict[str, Any]:
             k: v for k, v in os.environ.items() if k.startswith(("TF_GPU_ALLOC", "TF_CPU_ALLOC", "TF_FORCE"))
         },
     }
+    with tf.device(f"/{at.name}"):
+        tf.ones([8]).numpy()  # the first operation takes some bytes for good
     if at.measurable:
         before = at.current_bytes()
         tf.config.experimental.reset_memory_stats(at.name)
@@ -90,31 +92,46 @@ def device() -> dict[str, Any]:
 
 
 def _bandwidths(device_name: str) -> dict[str, float]:
-    """Bytes a second of copies of 256 MiB on the device, and to the host and back where that is another device."""
+    """Bytes a second of copies of 256 MiB on the device, and to the host and back where that is another device.
+
+    A copy on the device reads and writes: both count. What comes back from the host is what was copied there: it lies
+    in memory that the device can read.
+    """
     import tensorflow as tf
 
     here, host = f"/{device_name}", "/CPU:0"
 
-    def rate(source: str, target: str) -> float:
-        with tf.device(source):
-            x = tf.raw_ops.DeepCopy(x=tf.ones([64 * _MIB]))
+    with tf.device(here):
+        x = tf.raw_ops.DeepCopy(x=tf.ones([64 * _MIB]))
 
-        @tf.function(autograph=False)
-        def copied() -> tf.Tensor:
-            with tf.device(target):
-                return tf.raw_ops.DeepCopy(x=x) if source == target else tf.identity(x)
-
-        seconds = []
+    def seconds(copied: Callable[[], Any]) -> float:
+        function, found = tf.function(copied, autograph=False), []
         for _ in range(_COPIES):
             begun = time.perf_counter()
-            copied()
+            function()
             tf.test.experimental.sync_devices()
-            seconds.append(time.perf_counter() - begun)
-        return 256 * _MIB / sorted(seconds)[len(seconds) // 2]
+            found.append(time.perf_counter() - begun)
+        return sorted(found)[len(found) // 2]
 
-    found = {"on_device": rate(here, here)}
+    def on_device(times: int) -> float:
+        def copied() -> tf.Tensor:
+            y = x
+            for _ in range(times):
+                y = tf.raw_ops.DeepCopy(x=y)
+            return y
+
+        return seconds(copied)
+
+    def moved(y: tf.Tensor, to: str) -> tf.Tensor:
+        with tf.device(to):
+            return tf.identity(y)
+
+    size = x.shape.num_elements() * 4
+    found = {"on_device": 2 * 8 * size / max(on_device(9) - on_device(1), 1e-9)}
     if not device_name.startswith("CPU"):
-        found |= {"to_host": rate(here, host), "from_host": rate(host, here)}
+        there = tf.function(lambda: moved(x, host), autograph=False)()
+        found["to_host"] = size / seconds(lambda: moved(x, host))
+        found["from_host"] = size / seconds(lambda: moved(there, here))
     return found
 
 
@@ -137,9 +154,12 @@ def limit(asked_bytes: int) -> dict[str, Any]:
 
 
 def train(
-    network: str, memory_bytes: int, shares: list[float], time_limit: float, costs: str = "profile"
+    network: str, memory_bytes: int, shares: list[float], time_limit: float, jit_compile: bool = False
 ) -> dict[str, Any]:
-    """A network plainly and compiled at each share of its activations: peaks, and steps timed in turn."""
+    """A network plainly and compiled at each share of its activations: peaks, and steps timed in turn.
+
+    With `jit_compile`, XLA compiles both.
+    """
     import tensorflow as tf
 
     from ..device.measure import find_device
@@ -162,7 +182,7 @@ def train(
     chosen = sized(NETWORKS[network], plain, memory_bytes)
     batch = tuple(tf.raw_ops.DeepCopy(x=tf.constant(array)) for array in chosen.data(1))
     tell("plain", 0, 1, f"batches of {chosen.batch_size}")
-    plain_step = step_of(plain)
+    plain_step = step_of(plain, jit_compile)
     plain_step(batch)  # makes the metrics' variables
     start = [v.numpy() for v in every_variable(plain)]
 
@@ -193,10 +213,11 @@ def train(
         budget = int(constant + share * (peak - constant))
         tell("compile", 0, 1, f"{share:.0%}")
         ours, begun = chosen.model(), time.perf_counter()
+        ours.jit_compile = jit_compile
         cell: dict[str, Any] = {"share": share, "budget_bytes": budget, "foreign_bytes": at.foreign_bytes(constant)}
         found["cells"].append(cell)
         try:
-            compile(ours, budget, data=chosen.data(1), time_limit=time_limit, costs=costs, progress=False)
+            compile(ours, budget, data=chosen.data(1), time_limit=time_limit, progress=False)
         except Exception as error:  # noqa: BLE001 - the next share may do
             cell["error"] = f"{type(error).__name__}: {error}"
             release(ours)
@@ -215,7 +236,7 @@ def train(
         unwatch(ours)
         reset(plain, start)
         cell["step_ratio"], cell["plain_step_ms"] = in_turn(plain_step, ours_step, batch, _TURNS)
-        cell["model_step_ms"] = report.base_cost / 1e3 if costs == "profile" else None
+        cell["model_step_ms"] = None if jit_compile else report.base_cost / 1e3
         one = first(plain, plain_step)
         cell["itself"] = differences(one, first(plain, plain_step))
         cell["apart"] = differences(one, first(ours, ours_step))
@@ -229,13 +250,11 @@ def steps(
     batch_size: int,
     budget_bytes: int | None = None,
     policy: str = "float32",
-    jit_compile: bool = False,
-    deterministic: bool = True,
     time_limit: float = 10.0,
 ) -> dict[str, Any]:
     """A few steps, plainly or within a budget: losses, and all bits.
 
-    Grappler is off, and kernels give the same bits each time, unless `deterministic` is False (as XLA needs it).
+    Grappler is off, and kernels give the same bits each time.
     """
     import keras
     import tensorflow as tf
@@ -245,18 +264,16 @@ def steps(
     from .networks import NETWORKS
     from .training import STEPS, device_data, digest
 
-    if deterministic:
-        tf.config.experimental.enable_op_determinism()
+    tf.config.experimental.enable_op_determinism()
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     keras.config.set_dtype_policy(policy)
     chosen = replace(NETWORKS[network], batch_size=batch_size)
     model, data, at = chosen.model(), device_data(chosen), find_device()
-    model.jit_compile = jit_compile
     found: dict[str, Any] = {"limit_bytes": at.limit_bytes}
     if budget_bytes is not None:
         tell("compile", 0, 1, network)
         begun = time.perf_counter()
-        compile(model, budget_bytes, data=chosen.data(1), time_limit=time_limit, progress=False, cache=False)
+        compile(model, budget_bytes, data=chosen.data(1), time_limit=time_limit, progress=False)
         report = model.checkmate
         found |= {"compile_seconds": time.perf_counter() - begun, "overhead": report.overhead}
         found |= {"predicted_peak_bytes": report.predicted_peak_bytes, "placed_peak_bytes": report.placed_peak_bytes}
@@ -264,16 +281,8 @@ def steps(
     tell("train", 0, 1, network)
     model.fit(*data, batch_size=batch_size, shuffle=False, verbose=0)  # kernels are chosen
     tf.config.experimental.reset_memory_stats(at.name)
-    begun = time.perf_counter()
     history = model.fit(*data, batch_size=batch_size, shuffle=False, verbose=0)
-    tf.test.experimental.sync_devices()
-    found["step_ms"] = (time.perf_counter() - begun) / STEPS * 1e3
-    found |= {
-        "losses": history.history["loss"],
-        "digest": digest(model),
-        "steps": 2 * STEPS,
-        "compiled_by_xla": bool(model.jit_compile),
-    }
+    found |= {"losses": history.history["loss"], "digest": digest(model), "steps": 2 * STEPS}
     return found | {"peak_bytes": at.peak_bytes()}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from ..units import format_bytes
 from .line import Line, failed, not_run, passed
 
-__all__ = ["judge_bits", "judge_device", "judge_limit", "judge_peer", "judge_train", "judge_xla"]
+__all__ = ["judge_bits", "judge_device", "judge_limit", "judge_peer", "judge_policy", "judge_train"]
 
 Found = Mapping[str, Any]
 
@@ -170,24 +170,6 @@ def judge_policy(
 def _within(peak: int, budget_bytes: int, plain_bytes: int) -> str:
     sizes = map(format_bytes, (peak, budget_bytes, plain_bytes))
     return "{} measured in a budget of {}, plain {}".format(*sizes)
-
-
-def judge_xla(device: str, network: str, budget_bytes: int, plain: Found, ours: Found) -> Iterator[Line]:
-    """A step that XLA compiles."""
-    what = f"{network} under XLA"
-    for found in (plain, ours):
-        if "failed" in found:
-            yield not_run(device, what, found["failed"])
-            return
-    figures = {"plain": plain, "ours": ours, "budget_bytes": budget_bytes}
-    if not ours["compiled_by_xla"]:
-        times = f"plain under XLA {plain['step_ms']:.1f} ms a step in {format_bytes(plain['peak_bytes'])}"
-        text = f"plans are not compiled by XLA on this device: jit_compile was set to False; {times}"
-        yield not_run(device, what, text, figures)
-        return
-    peak = ours["peak_bytes"]
-    text = _within(peak, budget_bytes, plain["peak_bytes"])
-    yield (passed if peak <= budget_bytes else failed)(device, what, text, figures)
 
 
 def judge_peer(device: str, network: str, found: Found) -> Iterator[Line]:

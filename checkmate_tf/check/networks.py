@@ -39,10 +39,12 @@ class Network:
     loss: str = "sparse_categorical_crossentropy"
 
     def model(self, seed: int = 0) -> keras.Model:
-        """Built and compiled, with weights that the seed decides."""
+        """Built and compiled, with weights that the seed decides, and without XLA, which Keras chooses on GPUs."""
         keras.utils.set_random_seed(seed)
         model = self.build()
-        model.compile(optimizer="adam", loss=self.loss, metrics=["accuracy"] if self.classes else None)
+        model.compile(
+            optimizer="adam", loss=self.loss, metrics=["accuracy"] if self.classes else None, jit_compile=False
+        )
         model.optimizer.build(model.trainable_variables)
         return model
 

@@ -5,6 +5,7 @@ What is timed runs alone. The rest may run side by side where there are cores fo
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..device.process import MARGIN, Outcome, Tell, run_child
-from .judge import judge_bits, judge_device, judge_limit, judge_peer, judge_policy, judge_train, judge_xla
+from .judge import judge_bits, judge_device, judge_limit, judge_peer, judge_policy, judge_train
 from .line import Line, failed, not_run
 
 __all__ = ["CPU_MEMORY", "GPU_MEMORY", "NETWORKS", "SHARES", "Asked", "Checked", "check"]
@@ -125,12 +126,13 @@ class _Device:
 
     def __init__(self, name: str, asked: Asked, tell: Tell, until: float):
         self.name, self.asked, self.until, self._tell = name, asked, until, tell
+        self._turns = threading.Semaphore(asked.jobs)
         self.is_gpu = name.startswith("GPU")
         self.memory = asked.memory_bytes or (GPU_MEMORY if self.is_gpu else CPU_MEMORY)
 
     def lines(self) -> Iterator[Line]:
         """All of them, in the order in which they are had."""
-        yield from self._one("device", {"run": "device"}, None, judge_device)
+        yield from self._one("device", {"run": "device"}, self._room(), judge_device)
         limit = LIMIT_MIB * 2**20
         yield from self._one(
             "hard limit", {"run": "limit", "asked_bytes": limit}, limit, lambda d, f: judge_limit(d, limit, f)
@@ -148,6 +150,21 @@ class _Device:
             trained[network] = outcome.result
             yield from judge_train(self.name, network, outcome.result)
         yield from self._side_by_side(trained)
+        for network in (XLA_NETWORK, *(trained if self.is_gpu else ())):  # XLA takes long to compile for a CPU
+            yield from self._xla(network)
+
+    def _xla(self, network: str) -> Iterator[Line]:
+        """Plain and compiled, both by XLA."""
+        request = {
+            "run": "train", "network": network, "memory_bytes": self.memory, "shares": [LIMITED],
+            "time_limit": self.asked.time_limit, "jit_compile": True,
+        }  # fmt: skip
+        what = f"{network} under XLA"
+        outcome = self._run(what, request, self._room())
+        if outcome is None or outcome.result is None:
+            yield self._missing(what, outcome)
+        else:
+            yield from judge_train(self.name, what, outcome.result)
 
     def _side_by_side(self, trained: Mapping[str, Mapping[str, Any]]) -> Iterator[Line]:
         """What is not timed, several at a time."""
@@ -158,12 +175,10 @@ class _Device:
         if POLICY_NETWORK in trained:
             found = trained[POLICY_NETWORK]
             tasks += [lambda policy=policy: self._policy(policy, found) for policy in POLICIES]  # type: ignore[misc]
-        if trained:
-            tasks += [self._xla]
         if PEER_NETWORK in trained:
             batch = trained[PEER_NETWORK]["batch_size"]
             tasks += [lambda: self._peer(batch)]
-        with ThreadPoolExecutor(self.asked.jobs) as pool:
+        with ThreadPoolExecutor(max(1, len(tasks))) as pool:  # `_run` waits for its turn
             for lines in pool.map(lambda task: task(), tasks):
                 yield from lines
 
@@ -174,14 +189,13 @@ class _Device:
         limit = int(budget * (1 + MARGIN)) // 2**20 * 2**20
         request = {"run": "steps", "network": network, "batch_size": found["batch_size"]}
         ours = {**request, "budget_bytes": budget, "time_limit": self.asked.time_limit}
-        answers = [
-            self._run(f"{network}: {what}", asked, most)
-            for what, asked, most in (
-                ("plain", request, self._room()),
-                ("plain, limited", request, limit),
-                ("compiled, limited", ours, limit),
-            )
+        runs = [
+            (f"{network}: plain", request, self._room()),
+            (f"{network}: plain, limited", request, limit),
+            (f"{network}: compiled, limited", ours, limit),
         ]
+        with ThreadPoolExecutor(len(runs)) as pool:
+            answers = list(pool.map(lambda run: self._run(*run), runs))
         return self._judged(
             f"{network}, limited", answers, lambda *a: judge_bits(self.name, network, budget, limit, *a)
         )
@@ -190,11 +204,6 @@ class _Device:
         """In another precision: the budget is a share of the plain peak in that precision."""
         request = {"run": "steps", "network": POLICY_NETWORK, "batch_size": found["batch_size"], "policy": policy}
         return self._pair(f"{POLICY_NETWORK} in {policy}", request, found["constant_bytes"], judge_policy, policy)
-
-    def _xla(self) -> list[Line]:
-        request = {"run": "steps", "network": XLA_NETWORK, "batch_size": 64, "jit_compile": True}
-        request["deterministic"] = False
-        return self._pair(f"{XLA_NETWORK} under XLA", request, 0, judge_xla)
 
     def _pair(self, what: str, request: dict[str, Any], constant: int, judge: Any, *more: str) -> list[Line]:
         """A plain run, and one within a share of its peak."""
@@ -237,14 +246,15 @@ class _Device:
 
     def _run(self, what: str, request: dict[str, Any], limit: int | None) -> Outcome | None:
         """Run a child; None if there is no time for it."""
-        left = self.until - time.monotonic()
-        if left < LEAST_SECONDS:
-            return None
         tell = _prefixed(self._tell, f"{self.name} {what}")
-        if not self.is_gpu:
-            return run_child(_CHILD, request, None if limit is None else limit // 2**20, tell, timeout=left)
-        asked = {**request, "gpu": True, "limit_bytes": limit}
-        return run_child(_CHILD, asked, None, tell, gpu=int(self.name.partition(":")[2]), timeout=left)
+        with self._turns:
+            left = self.until - time.monotonic()
+            if left < LEAST_SECONDS:
+                return None
+            if not self.is_gpu:
+                return run_child(_CHILD, request, None if limit is None else limit // 2**20, tell, timeout=left)
+            asked = {**request, "gpu": True, "limit_bytes": limit}
+            return run_child(_CHILD, asked, None, tell, gpu=int(self.name.partition(":")[2]), timeout=left)
 
 
 def _plain_values(outcome: Outcome) -> dict[str, Any]:

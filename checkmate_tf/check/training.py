@@ -191,9 +191,12 @@ def differences(one: FirstStep, other: FirstStep) -> dict[str, float]:
     return {"loss": abs(one[0] - other[0]) / abs(one[0]), "gradients": apart / norm}
 
 
-def step_of(model: Any) -> Callable[[Any], Any]:
-    """The model's training step as a function of a batch (x, y), which is traced once."""
-    return tf.function(lambda data: model.train_step(data), autograph=False)
+def step_of(model: Any, jit_compile: bool = False) -> Callable[[Any], Any]:
+    """The model's training step as a function of a batch (x, y), which is traced once.
+
+    With `jit_compile`, XLA compiles it: that is for plain steps, a planned one compiles itself.
+    """
+    return tf.function(lambda data: model.train_step(data), autograph=False, jit_compile=jit_compile or None)
 
 
 def in_turn(

@@ -30,8 +30,9 @@ def allocator_of(device: Device) -> Bfc:
     if kind:
         raise NotRecorded(f"the allocator of {device.name} is {kind} (TF_GPU_ALLOCATOR), for which there is no model")
     index = int(device.name.partition(":")[2] or 0)
+    said = os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH", "").lower()  # goes before what the program says
     growth = tf.config.experimental.get_memory_growth(tf.config.list_physical_devices("GPU")[index])
-    return Bfc(device.limit_bytes, growth=bool(growth), collecting=True)
+    return Bfc(device.limit_bytes, growth=growth if said not in ("true", "false") else said == "true", collecting=True)
 
 
 def replayed(recorded: Recorded, allocator: Bfc, known: MemoryMap | None, compact: bool = False) -> Placement:

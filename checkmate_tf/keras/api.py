@@ -16,10 +16,9 @@ from ..errors import CheckmateError, ModelError
 from ..fit.options import Planning, options_of, takes_planning
 from ..fit.pipeline import step_graph
 from ..graph import Graph
-from ..trace.sums import grappler_sorts
 from .controller import Controller, batch_errors, build_training
 from .distribution import distribution_of
-from .frameworks import as_called, framework_of, is_compiled
+from .frameworks import as_called, framework_of, graphs_are_made, is_compiled
 from .jit import resolve_jit
 from .progress import progress_bars
 from .spec import data_spec, sample_of
@@ -90,8 +89,8 @@ def compile(  # noqa: A001 - the name that the package offers
     Returns
     -------
     keras.Model
-        The same object. Its `model.checkmate` is the `Report`. With `jit_compile=True`, XLA compiles the planned step
-        on a CPU (see `emit.xla`). On a GPU `jit_compile` is set to False, with a message.
+        The same object. Its `model.checkmate` is the `Report`. With `jit_compile=True`, which Keras chooses by itself
+        on GPUs, XLA compiles the planned step (see `emit.xla`).
 
     Raises
     ------
@@ -200,16 +199,18 @@ def gradient_function(
         controller = Controller(model, options, batch_size, as_called(model, gradients))
         planned = controller.plan(spec)
 
-    functions: dict[bool, Callable[..., tuple[tf.Tensor, list[Any]]]] = {}  # a trace keeps its order of terms
+    functions: dict[
+        tuple[bool, bool], Callable[..., tuple[tf.Tensor, list[Any]]]
+    ] = {}  # a trace keeps its order of terms
 
     @functools.wraps(gradients)
     def guarded(x: Any, y: Any) -> tuple[tf.Tensor, list[Any]]:
-        sorts = grappler_sorts()
-        if sorts not in functions:
+        made = graphs_are_made()
+        if made not in functions:
             step = lambda x, y: controller.step((x, y))  # noqa: E731 - a short callback
-            functions[sorts] = tf.function(step, autograph=False, reduce_retracing=True)
+            functions[made] = tf.function(step, autograph=False, reduce_retracing=True)
         with batch_errors():
-            result = functions[sorts](x, y)
+            result = functions[made](x, y)
         with contextlib.suppress(CheckmateError, TypeError, ValueError):  # the plan of the last trace, then
             controller.note(tf.nest.map_structure(tf.type_spec_from_value, (x, y)))
         guarded.checkmate = controller.report  # type: ignore[attr-defined]

@@ -22,10 +22,9 @@ from ..fit.pipeline import plan_again, plan_step
 from ..fit.planned import Known, PlannedStep, expected_peak_bytes
 from ..fit.policy import POLICY
 from ..report import Report
-from ..trace.sums import grappler_sorts
 from ..units import Budget, format_bytes
 from .feeding import Feed, is_pipeline
-from .frameworks import compiled_with, in_thread
+from .frameworks import compiled_with, graphs_are_made, in_thread
 from .jit import resolve_jit
 from .spec import open_batch, spec_of_tensors
 
@@ -59,17 +58,17 @@ class Controller:
     Attributes
     ----------
     plans : dict
-        Plans of the model as it is compiled now. The key says what is trained, how the data is structured, and whether
-        Grappler is on.
+        Plans of the model as it is compiled now. The key says what is trained, how the data is structured, and how
+        graphs are made.
     earlier : list of Known
         All plans so far, without their steps. A step would keep the slots of an optimizer that was replaced in memory.
     compiled_since : bool
         Whether the model was compiled again since this stands in for its step.
     key : key of `plans`, or None
         The plan that trains, as far as it is known: that of the last trace, or of the iterator that came last.
-    sorts : bool or None
-        Whether Grappler was on when the train function was made. A trace keeps its order of terms, and Grappler changes
-        that order, so the function is made again when this changes.
+    made : tuple or None
+        How graphs were made when the train function was. A trace keeps its order of terms and its operations, so the
+        function is made again when this changes.
     told : bool
         Whether the user says how many batches are kept ready, or gave a pipeline. If not, `fit` on arrays is expected,
         which is held to one batch ahead.
@@ -95,7 +94,7 @@ class Controller:
         self.plans: dict[Any, PlannedStep] = {}
         self.earlier: list[Known] = []
         self.key: Any = None
-        self.sorts: bool | None = None
+        self.made: tuple[bool, bool] | None = None
         self.feed = Feed()
         self.unfit = 0  # least peak, bytes, for which no plan could be made
         self.attached = self.compiled_since = False
@@ -107,7 +106,7 @@ class Controller:
         key = self._key(spec)
         if key not in self.plans:
             if self.earlier:
-                why = "for data of another structure, a changed model, or Grappler set on or off"
+                why = "for data of another structure, a changed model, or Grappler or determinism set on or off"
                 kept = self.options.schedule is None
                 more = "" if kept else f", without {self.options.schedule}, which was for the first plan"
                 level = logging.INFO if kept else logging.WARNING
@@ -128,10 +127,10 @@ class Controller:
         return plan_step(self.plain_step, spec, self.batch_size, options, self.model.name, earlier, self.distribution)
 
     def _key(self, spec: Any) -> Any:
-        """What tells plans apart: the data's structure, what is frozen, and the order in which terms are added."""
+        """What tells plans apart: the data's structure, what is frozen, and how graphs are made."""
         structure = str(tf.nest.map_structure(lambda _: 0, spec))
         trained = _Same(tuple(self.model.trainable_variables))
-        return (trained, tuple(tf.nest.flatten(spec)), structure, grappler_sorts())
+        return (trained, tuple(tf.nest.flatten(spec)), structure, graphs_are_made())
 
     def _forget_compiled_before(self) -> None:
         """Drop all plans if the model was compiled again: their steps hold variables that nothing else needs."""
@@ -193,9 +192,9 @@ class Controller:
         def make_train_function(force: bool = False) -> Any:
             if not force:
                 self.make_room()
-            if self.sorts != grappler_sorts():  # a trace keeps the order of terms that it was made with
+            if self.made != graphs_are_made():
                 _put(model, "train_function", None)
-                self.sorts = grappler_sorts()
+                self.made = graphs_are_made()
             self._make_plainly(make, force)
             if not getattr(model.train_function, "checkmate", False):
                 _put(model, "train_function", self._guarded(model.train_function))

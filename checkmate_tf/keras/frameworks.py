@@ -11,8 +11,19 @@ import keras
 from keras.src.backend.common import global_state
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.autograph.impl import api
+from tensorflow.python.framework.config import is_op_determinism_enabled
 
-__all__ = ["as_called", "compiled_with", "framework_of", "in_thread", "is_compiled", "structs_of"]
+from ..trace.sums import grappler_sorts
+
+__all__ = [
+    "as_called",
+    "compiled_with",
+    "framework_of",
+    "graphs_are_made",
+    "in_thread",
+    "is_compiled",
+    "structs_of",
+]
 
 
 def framework_of(model: Any) -> Any:
@@ -23,6 +34,14 @@ def framework_of(model: Any) -> Any:
     legacy: Any = sys.modules.get("tf_keras")
     packages = (keras, legacy) if hasattr(legacy, "Model") else (keras,)
     return next((package for package in packages if isinstance(model, package.Model)), None)
+
+
+def graphs_are_made() -> tuple[bool, bool]:
+    """How graphs are made now: whether Grappler is on, which sorts terms, and whether operations are deterministic.
+
+    A step that was traced or planned in another way computes other numbers than a plain step would now.
+    """
+    return grappler_sorts(), bool(is_op_determinism_enabled())
 
 
 def as_called(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -17,7 +17,7 @@ log = logging.getLogger("checkmate_tf")
 
 
 def resolve_jit(model: Any, operators: str, distribution: Distribution | None) -> bool:
-    """Whether XLA is to compile the planned step: if the user asked for it, on a CPU. Elsewhere a message says no.
+    """Whether XLA is to compile the planned step: if the user asked for it, or Keras chose it, as it does on GPUs.
 
     Parameters
     ----------
@@ -33,9 +33,13 @@ def resolve_jit(model: Any, operators: str, distribution: Distribution | None) -
     JitCompileError
         For models of tf_keras, and for models on several devices.
     OperatorsError
-        If operators are to be chosen. That works neither under XLA nor on several devices.
+        If operators are to be chosen. That works neither under XLA nor on several devices. Where Keras chose XLA by
+        itself, a message says that it is off.
     """
     jit_compile = _asked(model)
+    if jit_compile and operators == "choose" and model._resolve_auto_jit_compile():
+        log.warning('%s: jit_compile is set to False: operators="choose" is not served under XLA', model.name)
+        return False
     if operators == "choose" and (jit_compile or distribution is not None):
         raise OperatorsError(
             f"{model.name!r} is {'compiled by XLA' if jit_compile else 'spread over several devices'}, where "
@@ -57,7 +61,4 @@ def _asked(model: Any) -> bool:
             f"{model.name!r} is a model of tf_keras with jit_compile=True, which works for Keras 3 only: compile the "
             "model with jit_compile=False"
         )
-    if not model._resolve_auto_jit_compile():  # what Keras chooses by itself, where it compiles: on GPUs
-        return True
-    log.warning("%s: jit_compile is set to False: plans under XLA were measured on CPUs only", model.name)
-    return False
+    return True

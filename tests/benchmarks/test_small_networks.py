@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from benchmarks.lib.branching_networks import BRANCHING
-from checkmate_tf.check.networks import NETWORKS
 from benchmarks.lib.small_models import MODELS
 from benchmarks.lib.unseen_networks import UNSEEN
 from benchmarks.product import monotone, named_budgets, orders, placement
+from checkmate_tf.check.networks import NETWORKS
 
 
 def test_scripts_know_the_networks_of_the_libraries():

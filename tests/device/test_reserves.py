@@ -38,7 +38,7 @@ def address(tensor):
 
 
 def side_by_side(nbytes):
-    """Tensors of which the last three lie one behind the other. So no free chunk of just this size is left elsewhere."""
+    """Tensors of which the last three lie one behind the other: no free chunk of just this size is left elsewhere."""
     tensors = [taken(nbytes) for _ in range(3)]
     size = -(-nbytes // 256) * 256
     while {address(b) - address(a) for a, b in pairwise(tensors[-3:])} != {size}:

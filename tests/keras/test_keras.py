@@ -9,6 +9,7 @@ import tensorflow as tf
 from cases import CASES, DENSE, LARGE_DENSE, Case, assert_same_state, compile_quickly, dense_model, make, state, train
 
 import checkmate_tf
+from checkmate_tf.keras import frameworks
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_keras", "no_grappler"),
@@ -350,7 +351,21 @@ def test_gradient_function_serves_a_model_that_is_not_compiled():
         np.testing.assert_array_equal(a, b)
 
 
-def test_jit_compile_auto_is_set_false():
-    model = make(DENSE)
-    compile_quickly(model, DENSE)
-    assert model.jit_compile is False
+def test_what_keras_chooses_about_xla_is_kept(monkeypatch, caplog):
+    """On a CPU it chooses none. On a GPU it chooses XLA, which does not go with a choice of operators."""
+    assert compile_quickly(make(DENSE), DENSE).jit_compile is False
+    monkeypatch.setattr(keras.Model, "_resolve_auto_jit_compile", lambda model: True)
+    model = compile_quickly(make(DENSE), DENSE)
+    assert model.jit_compile is True and model._checkmate_controller.options.jit_compile
+    model = compile_quickly(make(DENSE), DENSE, operators="choose")
+    assert model.jit_compile is False and "jit_compile is set to False" in caplog.text
+
+
+def test_a_plan_is_made_anew_when_operations_become_deterministic(monkeypatch):
+    """TensorFlow then has other operations for some losses, in the plain step, too."""
+    model = compile_quickly(make(DENSE), DENSE)
+    train(model, DENSE)
+    controller, function = model._checkmate_controller, model.train_function
+    monkeypatch.setattr(frameworks, "is_op_determinism_enabled", lambda: True)
+    train(model, DENSE)
+    assert len(controller.plans) == 2 and model.train_function is not function

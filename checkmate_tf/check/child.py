@@ -143,14 +143,17 @@ def limit(asked_bytes: int) -> dict[str, Any]:
 
     at = find_device()
     taken: list[Any] = []
-    step = 8 * _MIB
+    step, refused = 8 * _MIB, False
     try:
         with tf.device(f"/{at.name}"):
             while len(taken) * step < 2 * asked_bytes:
                 taken.append(tf.raw_ops.Empty(shape=[step], dtype=tf.uint8))
     except tf.errors.ResourceExhaustedError:
-        return {"limit_bytes": at.limit_bytes, "held_bytes": len(taken) * step, "refused": True}
-    return {"limit_bytes": at.limit_bytes, "held_bytes": len(taken) * step, "refused": False}
+        refused = True
+    allocator = "" if at.is_cpu else os.environ.get("TF_GPU_ALLOCATOR", "")
+    return {
+        "limit_bytes": at.limit_bytes, "held_bytes": len(taken) * step, "refused": refused, "allocator": allocator,
+    }  # fmt: skip
 
 
 def train(
@@ -242,6 +245,11 @@ def train(
         cell["apart"] = differences(one, first(ours, ours_step))
         release(ours)
         del ours, ours_step
+    reset(plain, start)
+    one = first(plain, plain_step)
+    if not jit_compile:
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    found["otherwise"] = differences(one, first(plain, step_of(plain)))  # without XLA, or without Grappler
     return found
 
 

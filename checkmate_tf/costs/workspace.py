@@ -49,7 +49,7 @@ def op_workspaces(
         E.g. `"GPU:0"`; its allocator must keep statistics. Default: the first GPU, else the CPU.
     progress : callable(done, total, description), optional
     cache : bool
-        Read and write the cache on disk.
+        Read and write the cache on disk. Not on a GPU, where each process may choose other kernels.
     time_budget : float
         Seconds after which the rest counts as 0; operations with the largest tensors come first.
 
@@ -65,7 +65,8 @@ def op_workspaces(
         signer = Signer()
         groups, _ = group_by_signature(ops, signer, SMALL_BYTES)
         groups = {s: rows for s, rows in groups.items() if ops[rows[0]].type not in ELEMENTWISE}
-        path = disk.cache_path(f"workspace in graphs {setting(where)}") if cache else None
+        chosen_here = "GPU" in where  # cuDNN chooses kernels in each process anew, by their times
+        path = disk.cache_path(f"workspace in graphs {setting(where)}") if cache and not chosen_here else None
         known = disk.load(path, "bytes")
         todo = sorted(groups.keys() - known.keys(), key=lambda s: (-_bytes(ops[groups[s][0]]), s))
         fresh: dict[str, float] = {}

@@ -91,6 +91,7 @@ def _run(execute: Callable[[dict[str, Any]], dict[str, Any]]) -> int:
         import tensorflow as tf
 
         from ..errors import CheckmateError
+        from .measure import ran_out
 
         name = type(error).__name__
         if isinstance(error, CheckmateError):
@@ -99,7 +100,7 @@ def _run(execute: Callable[[dict[str, Any]], dict[str, Any]]) -> int:
             return REFUSED
         if isinstance(error, tf.errors.OpError):
             say(failed=name, text=_first_cause(str(error.message)))
-            return OUT_OF_MEMORY if isinstance(error, tf.errors.ResourceExhaustedError) else FAILED
+            return OUT_OF_MEMORY if ran_out(error) else FAILED
         raise
 
 

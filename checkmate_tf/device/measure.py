@@ -29,6 +29,7 @@ __all__ = [
     "find_device",
     "measure_peak",
     "moved_by_steps",
+    "ran_out",
 ]
 
 HOW_TO_MEASURE = (
@@ -44,6 +45,7 @@ _NOT_IN_PLACE = (  # another shape than the step left, a device without such a k
     tf.errors.UnimplementedError,
     tf.errors.ResourceExhaustedError,
 )
+_SIGNS = ("RESOURCE_EXHAUSTED", "Out of memory while trying to allocate")
 _STEPS, _LEAST_STEPS, _SECONDS = 16, 2, 6.0
 _ALIKE_STEPS, _ALIKE = 4, 0.002  # so many steps whose peaks differ by no more than this share are enough
 _MOVING = ("Iterator", "LookupTableInsert", "LookupTableImport", "LookupTableRemove", "Queue", "Barrier")  # types begin
@@ -245,6 +247,15 @@ def fed_as_by_fit(
     return lambda: step()
 
 
+def ran_out(error: Exception) -> bool:
+    """Whether an error of TensorFlow says that memory ran out.
+
+    cuDNN tries several kernels when a convolution runs for the first time. Where memory ends meanwhile, TensorFlow says
+    that no kernel was found, and why.
+    """
+    return isinstance(error, tf.errors.ResourceExhaustedError) or any(sign in str(error) for sign in _SIGNS)
+
+
 def _copied(t: tf.Tensor) -> tf.Tensor:
     """A copy on the device where a tensor is."""
     with tf.device(t.device):
@@ -290,7 +301,9 @@ def measure_peak(
             seconds.append(time.perf_counter() - begun)
             peaks.append(device.peak_bytes())
         return Peak.of(peaks, seconds), ""
-    except tf.errors.ResourceExhaustedError as error:
+    except tf.errors.OpError as error:
+        if not ran_out(error):
+            raise
         return None, str(error.message).splitlines()[0]
     finally:
         _assign_all(variables, before)

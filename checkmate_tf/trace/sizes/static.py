@@ -20,6 +20,7 @@ from ...errors import TraceError
 from ..ops import ELEMENTWISE, copy_attributes, inputs_of, is_stateful
 from ..order import topological
 from ..step import TracedStep
+from .learned import LEARNED, learn_shapes
 from .loops import copy_functions, function_graph, list_sizes, pushes_back, root_of, step_of, trip_count
 from .shapes import inferred_shape
 from .variants import Variants, bytes_of, largest
@@ -148,6 +149,9 @@ class _Emitter:
                     copies[0].set_shape([given.num_elements(), given.rank])
                 elif op.type == "FusedBatchNormV3":
                     copies[5].set_shape(_reserve_space(copies[0]))
+                elif op.type in LEARNED:
+                    for t, shape in zip(copies, learn_shapes(copy) or (), strict=False):
+                        t.set_shape(shape)
                 elif copies and not copies[0].shape.is_fully_defined():
                     copies[0].set_shape(inferred_shape(op, copy, lambda t: self.known.get(id(t))))
         except (ValueError, TypeError, tf.errors.OpError) as error:

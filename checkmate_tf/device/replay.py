@@ -31,8 +31,8 @@ def allocator_of(device: Device) -> Bfc:
         raise NotRecorded(f"the allocator of {device.name} is {kind} (TF_GPU_ALLOCATOR), for which there is no model")
     index = int(device.name.partition(":")[2] or 0)
     said = os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH", "").lower()  # goes before what the program says
-    growth = tf.config.experimental.get_memory_growth(tf.config.list_physical_devices("GPU")[index])
-    return Bfc(device.limit_bytes, growth=growth if said not in ("true", "false") else said == "true", collecting=True)
+    growth = bool(tf.config.experimental.get_memory_growth(tf.config.list_physical_devices("GPU")[index]))
+    return Bfc(device.limit_bytes, growth={"true": True, "false": False}.get(said, growth), collecting=True)
 
 
 def replayed(recorded: Recorded, allocator: Bfc, known: MemoryMap | None, compact: bool = False) -> Placement:

@@ -46,6 +46,7 @@ ROOMS = {
     "fit": "Fits a plan to a device: solve, run, correct. A pure core decides, the rest carries it out.",
     "keras": "What Keras users call. It stands in for their training step and plans when data arrives.",
     "profiles": "Measured times of a model over batch sizes. They are kept in files to share.",
+    "check": "Does everything hold on a machine? One command looks at each device, in processes of their own.",
     "largest_batch": "The largest batch that trains in a memory. It is found by proof, and verified by trial.",
     "checkmate_tf": "The public names. They load on first use.",
     "cli": "The command line. Options are declared in one file; each command has one of its own.",

@@ -208,6 +208,7 @@ def train(
         "constant_bytes": constant,
         "plain_peak_bytes": peak,
         "plain_limit_bytes": at.limit_bytes,
+        "tf32": not at.is_cpu and bool(tf.config.experimental.tensor_float_32_execution_enabled()),
         "cells": [],
     }
     for share in shares:

@@ -42,9 +42,8 @@ class Network:
         """Built and compiled, with weights that the seed decides, and without XLA, which Keras chooses on GPUs."""
         keras.utils.set_random_seed(seed)
         model = self.build()
-        model.compile(
-            optimizer="adam", loss=self.loss, metrics=["accuracy"] if self.classes else None, jit_compile=False
-        )
+        model.compile(optimizer="adam", loss=self.loss, metrics=["accuracy"] if self.classes else None)
+        model.jit_compile = False
         model.optimizer.build(model.trainable_variables)
         return model
 

@@ -1,6 +1,7 @@
 """What training steps are measured by: peaks, numbers and times of compiled Keras models.
 
-A model is one of a `Network`. Variables are put back after each measurement.
+A model is one of a `Network`. Variables are put back after each measurement. Scripts name these functions before they
+know whether they will train, so TensorFlow is imported when one is called.
 """
 
 from __future__ import annotations
@@ -10,13 +11,10 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import tensorflow as tf
-
-from ..device.measure import find_device
-from .networks import Network
+if TYPE_CHECKING:
+    from .networks import Network
 
 __all__ = [
     "STEPS",
@@ -52,6 +50,8 @@ def device_data(network: Network, batches: int = STEPS) -> list[Any]:
     Of an array TensorFlow makes a copy there, or elsewhere, as chance has it. So peaks of equal runs would differ by
     the whole data. Made before `compile`, it is part of what plans are made for.
     """
+    import tensorflow as tf
+
     return [tf.raw_ops.DeepCopy(x=tf.constant(array)) for array in network.data(batches)]
 
 
@@ -68,6 +68,8 @@ def every_variable(model: Any) -> list[Any]:
 
 def variable_bytes(model: Any) -> int:
     """Bytes of all of them."""
+    import tensorflow as tf
+
     return sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in every_variable(model))
 
 
@@ -78,6 +80,8 @@ def reset(model: Any, values: list[Any]) -> None:
 
 
 def _give(v: Any, value: Any) -> None:
+    import tensorflow as tf
+
     inner = getattr(v, "value", v)
     tf.raw_ops.AssignVariableOp(resource=inner.handle, value=tf.constant(value, inner.dtype))
 
@@ -104,6 +108,10 @@ def peaks(model: Any, network: Network, data: list[Any]) -> tuple[int, int]:
     The first steps are for warming up: kernels are chosen in them. Variables end as they began. Where a compiled model
     plans again meanwhile, both are taken of the plan that it ends with.
     """
+    import tensorflow as tf
+
+    from ..device.measure import find_device
+
     x, y = data
     batch = x[: network.batch_size], y[: network.batch_size]
     device = find_device()
@@ -144,6 +152,8 @@ def compare(plain: Any, ours: Any, network: Network, start: list[Any]) -> tuple[
     worst single tensor. The last means little where a gradient is zero but for rounding (the bias of an attention's
     keys), since Adam scales rounding up.
     """
+    import numpy as np
+
     x, y = network.data(STEPS)
     ends, losses = [], []
     for model in (plain, ours):
@@ -186,6 +196,8 @@ def gradients_of(model: Any) -> list[Any]:
 
 def differences(one: FirstStep, other: FirstStep) -> dict[str, float]:
     """Relative differences of two first steps: of the loss, and of all gradients together (Euclidean norm)."""
+    import numpy as np
+
     norm = math.sqrt(sum(float(np.sum(g * g)) for g in one[1]))
     apart = math.sqrt(sum(float(np.sum((a - b) ** 2)) for a, b in zip(one[1], other[1], strict=True)))
     return {"loss": abs(one[0] - other[0]) / abs(one[0]), "gradients": apart / norm}
@@ -196,6 +208,8 @@ def step_of(model: Any, jit_compile: bool = False) -> Callable[[Any], Any]:
 
     With `jit_compile`, XLA compiles it: that is for plain steps, a planned one compiles itself.
     """
+    import tensorflow as tf
+
     return tf.function(lambda data: model.train_step(data), autograph=False, jit_compile=jit_compile or None)
 
 
@@ -203,6 +217,9 @@ def in_turn(
     plain: Callable[[Any], Any], ours: Callable[[Any], Any], batch: Any, rounds: int = 5
 ) -> tuple[float, float]:
     """Median over rounds of ours over plain step time (A B A B), and the plain step's median, ms."""
+    import numpy as np
+    import tensorflow as tf
+
     times: list[list[float]] = [[], []]
     for turn in range(rounds + 1):
         for k, function in enumerate((plain, ours)):
@@ -217,5 +234,7 @@ def in_turn(
 
 def time_steps(plain: Any, ours: Any, network: Network, rounds: int = 5) -> tuple[float, float]:
     """The same for two models."""
+    import tensorflow as tf
+
     x, y = network.data(1)
     return in_turn(step_of(plain), step_of(ours), (tf.constant(x), tf.constant(y)), rounds)

@@ -479,7 +479,7 @@ def strategies(json: Json = False) -> None:
 def doctor(json: Json = False) -> None:
     """Show what checkmate_tf finds here: TensorFlow, devices, allocator statistics, solvers and licences."""
     from .console import guarded
-    from .doctor import run_doctor
+    from .machine.doctor import run_doctor
 
     guarded(json, lambda: run_doctor(json))
 
@@ -504,8 +504,8 @@ def check(
 
     Exit status: 0 nothing failed, 1 something failed, 2 bad input.
     """
-    from .check import CheckCommand, run_check
     from .console import guarded
+    from .machine.check import CheckCommand, run_check
 
     command = CheckCommand(
         device=device or [], network=network or [], memory=memory, seconds=seconds, jobs=jobs, output=output, json=json

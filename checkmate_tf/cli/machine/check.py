@@ -10,11 +10,11 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from ..check.line import FAILED, NOT_RUN, PASSED, Line
-from ..check.run import NETWORKS, SHARES, Asked, Checked, check
-from ..units import parse_budget
-from ..version import __version__
-from .console import BadInput, print_json, stderr, stdout
+from ...check.line import FAILED, NOT_RUN, PASSED, Line
+from ...check.run import NETWORKS, SHARES, Asked, Checked, check
+from ...units import parse_budget
+from ...version import __version__
+from ..console import BadInput, print_json, stderr, stdout
 
 __all__ = ["CheckCommand", "run_check"]
 

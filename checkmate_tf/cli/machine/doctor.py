@@ -10,9 +10,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ..units import format_bytes
-from ..version import __version__
-from .console import prepare_tensorflow, print_json, stderr, stdout
+from ...units import format_bytes
+from ...version import __version__
+from ..console import prepare_tensorflow, print_json, stderr, stdout
 
 __all__ = ["findings", "run_doctor"]
 
@@ -67,7 +67,7 @@ def findings(allocator_was_set: str, tell: Callable[[str], None] = lambda text: 
         },
     }
     tell("solvers")
-    from ..solvers.gurobi import licence_details
+    from ...solvers.gurobi import licence_details
 
     found["solvers"] = {
         "ortools": {"version": _version("ortools")},
@@ -106,7 +106,7 @@ def _tensorflow() -> dict[str, Any]:
 def _devices() -> list[dict[str, Any]]:
     import tensorflow as tf
 
-    from ..device.measure import find_device
+    from ...device.measure import find_device
 
     used = find_device()
     rows = []
@@ -125,13 +125,13 @@ def _devices() -> list[dict[str, Any]]:
 
 
 def _statistics() -> bool:
-    from ..device.measure import find_device
+    from ...device.measure import find_device
 
     return find_device().measurable
 
 
 def _cache() -> dict[str, Any]:
-    from ..costs.cache import cache_folder
+    from ...costs.cache import cache_folder
 
     folder = cache_folder()
     if folder is None:

@@ -12,6 +12,7 @@ import tensorflow as tf
 from allocators import crowd, measures
 from cases import BATCH, DENSE, Case, assert_same_state, compile_quickly, make, train
 from keras import layers
+from tensorflow.python.framework import config
 
 import checkmate_tf
 from checkmate_tf.errors import JitCompileError, ModelError, OperatorsError
@@ -113,8 +114,23 @@ def test_grappler_may_be_set_on_and_off_while_the_model_trains(request):
             for each in (plain, model):
                 each.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0, **more)
             assert_same_state(plain, model)
-            assert controller.key[-1] is not off and model.checkmate is controller.plans[controller.key].report
+            assert controller.key[-1][0] is not off and model.checkmate is controller.plans[controller.key].report
     assert len(controller.plans) == 4
+
+
+def test_operations_may_become_deterministic_while_the_model_trains(request):
+    """TensorFlow has other operations for some losses then, in the plain step, too."""
+    request.getfixturevalue("no_grappler")
+    request.addfinalizer(config.disable_op_determinism)
+    plain, model = make(DENSE), compile_quickly(make(DENSE), DENSE)
+    for each in (plain, model):
+        train(each, DENSE)
+    config.enable_op_determinism()
+    plain.train_function = None  # Keras goes on with the trace that it has
+    for each in (plain, model):
+        train(each, DENSE)
+    assert_same_state(plain, model)
+    assert len(model._checkmate_controller.plans) == 2 and model.checkmate.recomputations > 0
 
 
 def test_a_gradient_function_follows_grappler_and_reports_the_plan_that_ran(request):

@@ -9,7 +9,6 @@ import tensorflow as tf
 from cases import CASES, DENSE, LARGE_DENSE, Case, assert_same_state, compile_quickly, dense_model, make, state, train
 
 import checkmate_tf
-from checkmate_tf.keras import frameworks
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_keras", "no_grappler"),
@@ -359,13 +358,3 @@ def test_what_keras_chooses_about_xla_is_kept(monkeypatch, caplog):
     assert model.jit_compile is True and model._checkmate_controller.options.jit_compile
     model = compile_quickly(make(DENSE), DENSE, operators="choose")
     assert model.jit_compile is False and "jit_compile is set to False" in caplog.text
-
-
-def test_a_plan_is_made_anew_when_operations_become_deterministic(monkeypatch):
-    """TensorFlow then has other operations for some losses, in the plain step, too."""
-    model = compile_quickly(make(DENSE), DENSE)
-    train(model, DENSE)
-    controller, function = model._checkmate_controller, model.train_function
-    monkeypatch.setattr(frameworks, "is_op_determinism_enabled", lambda: True)
-    train(model, DENSE)
-    assert len(controller.plans) == 2 and model.train_function is not function

@@ -46,7 +46,8 @@ def main() -> int:
         command = [sys.executable, "-m", "checkmate_tf", "check", "--output", folder, *asked]
         status = subprocess.run(command, cwd=ROOT, check=False).returncode
         for found, kept in (("check.json", data), ("check.md", page)):
-            shutil.copy(Path(folder) / found, kept)
+            if (Path(folder) / found).read_text(encoding="utf-8"):
+                shutil.copy(Path(folder) / found, kept)
     return status
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..units import format_bytes
@@ -19,7 +19,7 @@ TensorFloat-32, as on GPUs by default, products keep 10 bits of their factors.""
 
 TIMES = 10.0
 """Plain steps whose kernels add in no fixed order differ from themselves. Ours may differ by so many times as much.
-And it may differ by as much as the plain step does without Grappler, or without XLA where that compiles both."""
+And it may differ by as much as the plain step does without Grappler."""
 
 GRAIN = 256
 """Bytes of which chunks of an allocator are multiples."""
@@ -71,6 +71,9 @@ def judge_limit(device: str, asked_bytes: int, found: Found) -> Iterator[Line]:
 
 def judge_train(device: str, network: str, found: Found) -> Iterator[Line]:
     """Peaks within budgets, times, and how far numbers are apart where kernels give other bits each time."""
+    if "no_xla" in found:
+        yield not_run(device, network, found["no_xla"], found)
+        return
     batch, plain = found["batch_size"], found["plain_peak_bytes"]
     base = {k: v for k, v in found.items() if k != "cells"}
     for cell in found["cells"]:
@@ -81,8 +84,11 @@ def judge_train(device: str, network: str, found: Found) -> Iterator[Line]:
         peak = cell["peak_bytes"]
         held = peak <= cell["budget_bytes"]
         placed = cell["placed_peak_bytes"]
+        refused = ""
+        if "refused_bytes" in cell:
+            refused = f"{format_bytes(cell['refused_bytes'])} refused, and of the least that it named "
         text = (
-            f"batch {batch}: {format_bytes(peak)} measured in a budget of {format_bytes(cell['budget_bytes'])} "
+            f"batch {batch}: {refused}{format_bytes(peak)} in a budget of {format_bytes(cell['budget_bytes'])} "
             f"(values {format_bytes(cell['predicted_peak_bytes'])}, "
             f"{'no model' if placed is None else format_bytes(placed) + ' placed'}; plain {format_bytes(plain)}), "
             f"step {cell['step_ratio']:.2f}x of {cell['plain_step_ms']:.1f} ms, {cell['predicted_ratio']:.2f}x expected"
@@ -110,14 +116,19 @@ def _apart(device: str, network: str, found: Found) -> Iterator[Line]:
     known = [c for c in found["cells"] if "apart" in c]
     if not known:
         return
-    worst, own = (max(max(c[key].values()) for c in known) for key in ("apart", "itself"))
-    other = max(found.get("otherwise", {}).values(), default=0.0)
+    worst, own = (_worst(value for c in known for value in c[key].values()) for key in ("apart", "itself"))
+    other = _worst(found.get("otherwise", {}).values())
     alike = ALIKE_TF32 if found.get("tf32") else ALIKE
-    good = math.isfinite(worst) and worst <= max(alike, TIMES * own, other)
+    good = worst <= max(alike, *(share for share in (TIMES * own, other) if math.isfinite(share)))
     otherwise = f", and {other:.1e} if compiled otherwise" if "otherwise" in found else ""
     text = f"{worst:.1e} from the plain step, which is {own:.1e} from itself{otherwise} (relative, loss and gradients)"
     figures = {"apart": worst, "itself": own, "otherwise": other}
     yield (passed if good else failed)(device, f"{network}, kernels as they are", text, figures)
+
+
+def _worst(values: Iterable[float]) -> float:
+    """The largest; infinite if one is no number, which `max` may pass over."""
+    return max((math.inf if math.isnan(value) else value for value in values), default=0.0)
 
 
 def judge_bits(device: str, what: str, plain: Found, ours: Found) -> Iterator[Line]:
@@ -139,17 +150,19 @@ def judge_limited(
     """Under a hard limit the plain step runs out of memory, and ours trains. Both are as for `judge_bits`."""
     what = f"{network}, under {format_bytes(limit_bytes)}"
     figures = {"budget_bytes": budget_bytes, "limit_bytes": limit_bytes, "plain": plain, "ours": ours}
-    if "failed" not in plain:
-        text = "the plain step trained, too: the limit is not low enough for it"
-        yield not_run(device, what, text, figures)
+    if "failed" in ours:
+        yield failed(device, what, f"ours failed: {ours['failed']}", figures)
+        return
+    peak = ours["peak_bytes"]
+    text = f"ours trained in {format_bytes(peak)}"
+    if peak > budget_bytes:
+        yield failed(device, what, f"{text}, over the budget of {format_bytes(budget_bytes)}", figures)
+    elif "failed" not in plain:
+        yield not_run(device, what, f"{text}, but so did the plain step: the limit is not low enough for it", figures)
     elif not plain["out_of_memory"]:
-        yield failed(device, what, f"the plain step failed otherwise: {plain['failed']}", figures)
-    elif "failed" in ours:
-        yield failed(device, what, f"the plain step ran out of memory, ours failed: {ours['failed']}", figures)
+        yield failed(device, what, f"{text}, the plain step failed otherwise: {plain['failed']}", figures)
     else:
-        peak = ours["peak_bytes"]
-        text = f"the plain step ran out of memory, ours trained in {format_bytes(peak)}"
-        yield (passed if peak <= budget_bytes else failed)(device, what, text, figures)
+        yield passed(device, what, f"{text}, the plain step ran out of memory", figures)
 
 
 def _bits(device: str, what: str, plain: Found, ours: Found) -> Line:

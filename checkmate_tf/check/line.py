@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,20 +43,34 @@ class Line:
             "what": self.what,
             "state": self.state,
             "text": self.text,
-            "figures": dict(self.figures),
+            "figures": _as_json(self.figures),
         }
+
+
+def _as_json(value: Any) -> Any:
+    """With null for what is no number: JSON has no sign for it."""
+    if isinstance(value, Mapping):
+        return {key: _as_json(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_json(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def passed(device: str, what: str, text: str, figures: Mapping[str, Any] | None = None) -> Line:
     """A line of what is as it should be."""
-    return Line(device, what, PASSED, text, figures or {})
+    return Line(device, what, PASSED, _one_line(text), figures or {})
 
 
 def failed(device: str, what: str, text: str, figures: Mapping[str, Any] | None = None) -> Line:
     """A line of what is not."""
-    return Line(device, what, FAILED, text, figures or {})
+    return Line(device, what, FAILED, _one_line(text), figures or {})
 
 
 def not_run(device: str, what: str, text: str, figures: Mapping[str, Any] | None = None) -> Line:
     """A line of what cannot be said here."""
-    return Line(device, what, NOT_RUN, text, figures or {})
+    return Line(device, what, NOT_RUN, _one_line(text), figures or {})
+
+
+def _one_line(text: str) -> str:
+    """Errors of TensorFlow have many lines."""
+    return " ".join(text.split())

@@ -126,7 +126,7 @@ NETWORKS = {
 
 
 def sized(network: Network, model: keras.Model, memory_bytes: int) -> Network:
-    """The same with as large a batch as its plain step trains in a memory, by prediction.
+    """The same with a batch whose plain step fills a memory, beside its variables, by prediction.
 
     `model` is one of the network. It is traced, not trained.
     """
@@ -136,5 +136,5 @@ def sized(network: Network, model: keras.Model, memory_bytes: int) -> Network:
     fixed = sum(
         v.value.dtype.size * v.value.shape.num_elements() for v in [*model.variables, *model.optimizer.variables]
     )
-    samples = int((memory_bytes - fixed) / (peak - fixed) * _TRACED)
+    samples = int(memory_bytes / (peak - fixed) * _TRACED)
     return replace(network, batch_size=max(1, samples if samples < 16 else samples // 8 * 8))

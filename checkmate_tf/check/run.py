@@ -1,10 +1,12 @@
 """Which processes a check starts, in which order, and what it leaves out when time is short.
 
-What is timed runs alone. The rest may run side by side where there are cores for it.
+What is timed runs alone. The rest may run side by side where there are cores for it. Costs are measured anew, and kept
+for the check alone.
 """
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..device.process import MARGIN, Outcome, Tell, run_child
+from ..device.process import MARGIN, Outcome, Tell, end_children, run_child
+from ..errors import CheckmateError
 from .judge import judge_bits, judge_device, judge_limit, judge_limited, judge_peer, judge_policy, judge_train
 from .line import Line, failed, not_run
 
@@ -20,8 +23,8 @@ __all__ = ["CPU_MEMORY", "GPU_MEMORY", "NETWORKS", "SHARES", "Asked", "Checked",
 
 NETWORKS = ("mobilenet", "transformer", "unet", "resnet50", "vgg16", "lstm")
 SHARES = (0.8, 0.6, 0.4)
-GPU_MEMORY, CPU_MEMORY = 2 * 10**9, 2 * 10**8
-"""Bytes that plain steps fill. A CPU is some hundred times slower, and all is to end in ten minutes."""
+GPU_MEMORY, CPU_MEMORY = 2 * 10**9, 10**8
+"""Bytes that plain steps fill, beside variables. A CPU is some hundred times slower, and ten minutes are to do."""
 
 LIMITED = 0.6
 """Of the activations: the budget of runs under a hard limit, and of those in another precision."""
@@ -29,8 +32,9 @@ LIMITED = 0.6
 LIMIT_MIB = 256
 """Of the test whether a limit holds."""
 
-ROOM = 4
-"""Times the memory that is to be filled: a GPU's limit where none is tested, so that others have the rest of a card."""
+ROOM, BESIDE, CARD = 4, 2 * 10**9, 0.8
+"""Times the memory that is to be filled, bytes for variables, and of the card at most: a GPU's limit where none is
+tested. Others have the rest of the card."""
 
 LEAST_SECONDS = 20.0
 """A process that has less is not started: TensorFlow alone takes some."""
@@ -52,7 +56,7 @@ class Asked:
     shares : sequence of float
         Budgets, as shares of the plain step's activations on top of its variables and data.
     memory_bytes : int or None
-        What plain steps fill; None for `GPU_MEMORY` or `CPU_MEMORY`.
+        What plain steps fill, beside variables; None for `GPU_MEMORY` or `CPU_MEMORY`.
     seconds : float
         For each device. What has no time left is not run.
     jobs : int
@@ -67,7 +71,7 @@ class Asked:
     memory_bytes: int | None = None
     seconds: float = 600.0
     jobs: int = 1
-    time_limit: float = 3.0
+    time_limit: float = 2.5
 
 
 @dataclass
@@ -100,23 +104,26 @@ def check(asked: Asked, tell: Tell, told: Callable[[Line], None]) -> Checked:
 
     Raises
     ------
-    RuntimeError
+    CheckmateError
         If TensorFlow itself cannot be started.
     """
     begun = time.monotonic()
     looked = run_child(_CHILD, {"run": "devices"}, None, _prefixed(tell, "devices"), gpu=True, timeout=120.0)
     if looked.result is None:
-        raise RuntimeError(f"TensorFlow does not start here: {looked.failure}")
+        raise CheckmateError(f"TensorFlow does not start here: {looked.failure}; reinstall it, or look at its log")
     checked = Checked(looked.result)
-    there = [d["name"] for d in looked.result["devices"]]
-    for name in asked.devices or there:
-        if name not in there:
-            lines: Iterator[Line] = iter([failed(name, "device", f"there is none: TensorFlow sees {', '.join(there)}")])
-        else:
-            lines = _Device(name, asked, tell, time.monotonic() + asked.seconds).lines()
-        for line in lines:
-            checked.lines.append(line)
-            told(line)
+    there = {d["name"]: d.get("memory_bytes") for d in looked.result["devices"]}
+    with tempfile.TemporaryDirectory(prefix="checkmate-check-") as cache:
+        for name in asked.devices or there:
+            lines: Iterator[Line]
+            if name not in there:
+                lines = iter([failed(name, "device", f"there is none: TensorFlow sees {', '.join(there)}")])
+            else:
+                until = time.monotonic() + asked.seconds
+                lines = _Device(name, there[name], asked, tell, until, {"CHECKMATE_TF_CACHE": cache}).lines()
+            for line in lines:
+                checked.lines.append(line)
+                told(line)
     checked.seconds = time.monotonic() - begun
     return checked
 
@@ -124,15 +131,29 @@ def check(asked: Asked, tell: Tell, told: Callable[[Line], None]) -> Checked:
 class _Device:
     """The checks of one device."""
 
-    def __init__(self, name: str, asked: Asked, tell: Tell, until: float):
-        self.name, self.asked, self.until, self._tell = name, asked, until, tell
-        self._turns = threading.Semaphore(asked.jobs)
-        self.is_gpu = name.startswith("GPU")
-        self.memory = asked.memory_bytes or (GPU_MEMORY if self.is_gpu else CPU_MEMORY)
+    def __init__(
+        self,
+        name: str,
+        size_bytes: int | None,
+        asked: Asked,
+        tell: Tell,
+        until: float,
+        environment: Mapping[str, str],
+    ):
+        self.name, self.asked, self.until, self._tell, self._environment = name, asked, until, tell, environment
+        self.is_gpu, self._stopped = name.startswith("GPU"), False
+        self.memory, jobs = asked.memory_bytes or (GPU_MEMORY if self.is_gpu else CPU_MEMORY), asked.jobs
+        self.room: int | None = None  # the limit where none is tested: none on a CPU
+        if self.is_gpu:
+            self.room = ROOM * self.memory + BESIDE
+            if size_bytes is not None:
+                card = int(CARD * size_bytes)
+                self.room, jobs = min(self.room, card), max(1, min(jobs, card // self.room))
+        self._turns = threading.Semaphore(jobs)
 
     def lines(self) -> Iterator[Line]:
         """All of them, in the order in which they are had."""
-        yield from self._one("device", {"run": "device"}, self._room(), judge_device)
+        yield from self._one("device", {"run": "device"}, self.room, judge_device)
         limit = LIMIT_MIB * 2**20
         yield from self._one(
             "hard limit", {"run": "limit", "asked_bytes": limit}, limit, lambda d, f: judge_limit(d, limit, f)
@@ -143,12 +164,10 @@ class _Device:
                 "run": "train", "network": network, "memory_bytes": self.memory, "shares": list(self.asked.shares),
                 "time_limit": self.asked.time_limit,
             }  # fmt: skip
-            outcome = self._run(network, request, self._room())
-            if outcome is None or outcome.result is None:
-                yield self._missing(network, outcome)
-                continue
-            trained[network] = outcome.result
-            yield from judge_train(self.name, network, outcome.result)
+            outcome = self._run(network, request, self.room)
+            if outcome is not None and outcome.result is not None:
+                trained[network] = outcome.result
+            yield from self._trained(network, outcome)
         yield from self._side_by_side(trained)
         for network in (XLA_NETWORK, *(trained if self.is_gpu else ())):  # XLA takes long to compile for a CPU
             yield from self._xla(network)
@@ -160,11 +179,15 @@ class _Device:
             "time_limit": self.asked.time_limit, "jit_compile": True,
         }  # fmt: skip
         what = f"{network} under XLA"
-        outcome = self._run(what, request, self._room())
+        yield from self._trained(what, self._run(what, request, self.room))
+
+    def _trained(self, what: str, outcome: Outcome | None) -> Iterator[Line]:
+        """Of a child that trained: what it found, or what it had found when its time was up."""
+        found = None if outcome is None else outcome.result or (outcome.late and outcome.planned)
+        if found:
+            yield from judge_train(self.name, what, found)
         if outcome is None or outcome.result is None:
             yield self._missing(what, outcome)
-        else:
-            yield from judge_train(self.name, what, outcome.result)
 
     def _side_by_side(self, trained: Mapping[str, Mapping[str, Any]]) -> Iterator[Line]:
         """What is not timed, several at a time."""
@@ -179,8 +202,13 @@ class _Device:
             batch = trained[PEER_NETWORK]["batch_size"]
             tasks += [lambda: self._peer(batch)]
         with ThreadPoolExecutor(max(1, len(tasks))) as pool:  # `_run` waits for its turn
-            for lines in pool.map(lambda task: task(), tasks):
-                yield from lines
+            try:
+                for lines in pool.map(lambda task: task(), tasks):
+                    yield from lines
+            except BaseException:  # children are in other threads, which nobody interrupts
+                self._stopped = True
+                end_children()
+                raise
 
     def _bits(self, network: str, found: Mapping[str, Any]) -> list[Line]:
         """Plainly and compiled, without a limit and under one.
@@ -194,12 +222,12 @@ class _Device:
         request = {"run": "steps", "network": network, "batch_size": found["batch_size"]}
         ours = {**request, "budget_bytes": budget, "time_limit": self.asked.time_limit}
         runs = [
-            (f"{network}: plain", request, self._room()),
+            (f"{network}: plain", request, self.room),
             (f"{network}: plain, limited", request, limit),
             (f"{network}: compiled, limited", ours, limit),
         ]
         if self.is_gpu:
-            runs += [(f"{network}: compiled", ours, self._room())]
+            runs += [(f"{network}: compiled", ours, self.room)]
         with ThreadPoolExecutor(len(runs)) as pool:
             answers = list(pool.map(lambda run: self._run(*run), runs))
         bits, limited = [answers[0], answers[-1]], answers[1:3]
@@ -217,19 +245,19 @@ class _Device:
 
     def _pair(self, what: str, request: dict[str, Any], constant: int, judge: Any, *more: str) -> list[Line]:
         """A plain run, and one within a share of its peak."""
-        plain = self._run(f"{what}: plain", request, self._room())
+        plain = self._run(f"{what}: plain", request, self.room)
         if plain is None or plain.result is None:
             return [self._missing(what, plain)]
         peak = plain.result["peak_bytes"]
         budget = int(constant + LIMITED * (peak - constant))
         asked = {**request, "budget_bytes": budget, "time_limit": self.asked.time_limit}
-        ours = self._run(f"{what}: compiled", asked, self._room())
+        ours = self._run(f"{what}: compiled", asked, self.room)
         answers = [plain, ours]
         return self._judged(what, answers, lambda *a: judge(self.name, *more, request["network"], budget, *a))
 
     def _peer(self, batch_size: int) -> list[Line]:
         request = {"run": "peer", "network": PEER_NETWORK, "batch_size": batch_size}
-        return list(self._one("keras.RematScope", request, self._room(), lambda d, f: judge_peer(d, PEER_NETWORK, f)))
+        return list(self._one("keras.RematScope", request, self.room, lambda d, f: judge_peer(d, PEER_NETWORK, f)))
 
     def _one(
         self, what: str, request: dict[str, Any], limit: int | None, judge: Callable[[str, Any], Iterator[Line]]
@@ -241,16 +269,12 @@ class _Device:
             yield from judge(self.name, outcome.result)
 
     def _judged(self, what: str, answers: list[Outcome | None], judge: Callable[..., Iterator[Line]]) -> list[Line]:
-        if any(answer is None for answer in answers):
+        if any(answer is None or answer.late for answer in answers):
             return [self._missing(what, None)]
         return list(judge(*(_plain_values(answer) for answer in answers if answer is not None)))
 
-    def _room(self) -> int | None:
-        """The limit where none is tested: none on a CPU."""
-        return ROOM * self.memory if self.is_gpu else None
-
     def _missing(self, what: str, outcome: Outcome | None) -> Line:
-        if outcome is None:
+        if outcome is None or outcome.late:
             return not_run(self.name, what, f"no time was left of {self.asked.seconds:.0f} s")
         return failed(self.name, what, outcome.failure)
 
@@ -259,12 +283,13 @@ class _Device:
         tell = _prefixed(self._tell, f"{self.name} {what}")
         with self._turns:
             left = self.until - time.monotonic()
-            if left < LEAST_SECONDS:
+            if left < LEAST_SECONDS or self._stopped:
                 return None
+            more: dict[str, Any] = {"timeout": left, "environment": self._environment}
             if not self.is_gpu:
-                return run_child(_CHILD, request, None if limit is None else limit // 2**20, tell, timeout=left)
+                return run_child(_CHILD, request, None if limit is None else limit // 2**20, tell, **more)
             asked = {**request, "gpu": True, "limit_bytes": limit}
-            return run_child(_CHILD, asked, None, tell, gpu=int(self.name.partition(":")[2]), timeout=left)
+            return run_child(_CHILD, asked, None, tell, gpu=int(self.name.partition(":")[2]), **more)
 
 
 def _plain_values(outcome: Outcome) -> dict[str, Any]:

@@ -489,7 +489,7 @@ def check(
     device: Annotated[list[str] | None, typer.Option(help='Only this one, e.g. "GPU:0". May be given again.')] = None,
     network: Annotated[list[str] | None, typer.Option(help="Only this one. May be given again.")] = None,
     memory: Annotated[
-        str | None, typer.Option(help="What plain steps fill. Default: 2GB on a GPU, 200MB on a CPU.")
+        str | None, typer.Option(help="What plain steps fill, beside variables. Default: 2GB on a GPU, 100MB on a CPU.")
     ] = None,
     seconds: Annotated[
         float, typer.Option(min=30.0, help="For each device; what has no time left is not run.")

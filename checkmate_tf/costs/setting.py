@@ -7,6 +7,7 @@ import platform
 import zlib
 
 import tensorflow as tf
+from tensorflow.python.framework.config import is_op_determinism_enabled
 
 __all__ = ["default_device", "setting"]
 
@@ -17,9 +18,13 @@ def default_device() -> str:
 
 
 def setting(device: str) -> str:
-    """What the times of all operations depend on, in words: processor, TensorFlow, threads, oneDNN."""
+    """What the times of all operations depend on, in words: processor, TensorFlow, threads, oneDNN, kernels."""
     threads = f"{tf.config.threading.get_intra_op_parallelism_threads()}of{_cores()}"
-    return f"{_device_name(device)} tf{tf.__version__} threads {threads} onednn {_onednn()}"
+    found = f"{_device_name(device)} tf{tf.__version__} threads {threads} onednn {_onednn()}"
+    if "GPU" in device.upper():  # other kernels
+        found += f" deterministic {is_op_determinism_enabled()}"
+        found += f" tf32 {tf.config.experimental.tensor_float_32_execution_enabled()}"
+    return found
 
 
 def _onednn() -> str:

@@ -19,7 +19,7 @@ from typing import Any
 
 from .in_child import OUT_OF_MEMORY
 
-__all__ = ["MARGIN", "Outcome", "Tell", "run_child"]
+__all__ = ["MARGIN", "Outcome", "Tell", "end_children", "run_child"]
 
 MARGIN = 0.10
 """A hard limit is this far above the budget of what trains under it: an allocator cannot use its last bytes, since free
@@ -27,6 +27,8 @@ memory lies in pieces between tensors."""
 
 Tell = Callable[[str, float, float, str], None]
 """Hears what a child is doing: (stage, done, total, text)."""
+
+_running: set[subprocess.Popen[str]] = set()
 
 _SIGNS_OF_OOM = ("OOM when allocating", "ran out of memory", "out of memory", "bad_alloc", "ResourceExhausted")
 
@@ -50,6 +52,8 @@ class Outcome:
         What `compile` reported, if the run got that far; empty for a plain run.
     failed : dict
         The child's own last words, if it had any: "failed", the error's class, its "text", and its figures.
+    late : bool
+        Whether it was ended because its time was up.
     """
 
     limit_bytes: int | None
@@ -59,6 +63,7 @@ class Outcome:
     out_of_memory: bool
     planned: dict[str, Any] = field(default_factory=dict)
     failed: dict[str, Any] = field(default_factory=dict)
+    late: bool = False
 
     @property
     def trained(self) -> bool:
@@ -74,6 +79,7 @@ def run_child(
     *,
     gpu: bool | int = False,
     timeout: float | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Outcome:
     """Run `python -m module argument` to its end.
 
@@ -94,13 +100,15 @@ def run_child(
         its GPU itself.
     timeout : float, optional
         Seconds after which the child is ended; that is a failure.
+    environment : mapping, optional
+        Variables that the child has besides this process's.
 
     Raises
     ------
     KeyboardInterrupt
         After the child was ended.
     """
-    variables = {**os.environ, "TF_CPU_ALLOCATOR_USE_BFC": "true"}
+    variables = {**os.environ, **(environment or {}), "TF_CPU_ALLOCATOR_USE_BFC": "true"}
     if gpu is not True:
         variables["CUDA_VISIBLE_DEVICES"] = "-1" if gpu is False else _visible(gpu)
     variables["TF_CPP_MIN_LOG_LEVEL"] = "0"  # the allocator's last words tell why a run crashed; they are not shown
@@ -124,6 +132,7 @@ def run_child(
             start_new_session=True,  # Ctrl-C comes here alone
         )
         clock = threading.Timer(timeout or 0.0, _expire, (process, late))
+        _running.add(process)
         try:
             if timeout is not None:
                 clock.start()
@@ -139,6 +148,7 @@ def run_child(
         finally:
             clock.cancel()
             _end(process)
+            _running.discard(process)
         errors.seek(0)
         complaint = errors.read()
     limit = None if limit_mib is None else limit_mib * 2**20
@@ -149,7 +159,13 @@ def run_child(
     failure, out_of_memory = _explain(status, failed, complaint)
     if late.is_set():
         failure, out_of_memory = f"not done after {timeout:.0f} s", False
-    return Outcome(limit, status, None, failure, out_of_memory, planned, failed)
+    return Outcome(limit, status, None, failure, out_of_memory, planned, failed, late.is_set())
+
+
+def end_children() -> None:
+    """End all children that other threads of this process have started, and wait for."""
+    for process in list(_running):
+        process.kill()
 
 
 def _visible(number: int) -> str:

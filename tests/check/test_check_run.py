@@ -2,6 +2,7 @@
 
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from checkmate_tf.check import run as module
 from checkmate_tf.check.line import FAILED, NOT_RUN, PASSED
 from checkmate_tf.check.run import Asked, check
 from checkmate_tf.device.process import Outcome, run_child
+from checkmate_tf.errors import CheckmateError
 
 MACHINE = {"devices": [{"name": "CPU:0", "kind": "CPU"}, {"name": "GPU:1", "kind": "GPU"}]}
 DEVICE = {
@@ -27,13 +29,14 @@ class Children:
     """Stands in for `run_child`: answers at once, and remembers what it was asked."""
 
     def __init__(self):
-        self.asked, self.running, self.most = [], 0, 0
+        self.asked, self.running, self.most, self.folders = [], 0, 0, set()
         self.lock = threading.Lock()
 
-    def __call__(self, name, request, limit_mib, tell, log=None, *, gpu=False, timeout=None):
+    def __call__(self, name, request, limit_mib, tell, log=None, *, gpu=False, timeout=None, environment=None):
         with self.lock:
             self.asked.append((request, limit_mib, gpu))
             self.running += 1
+            self.folders.add((environment or {}).get("CHECKMATE_TF_CACHE"))
             self.most = max(self.most, self.running)
         if request["run"] == "steps":
             time.sleep(0.02)
@@ -83,10 +86,10 @@ def test_a_gpu_is_limited_by_its_child_and_a_cpu_by_its_environment(children):
         if gpu is False:
             assert "limit_bytes" not in request
         else:
-            assert limit_mib is None and request["gpu"] and request["run"] in ("device",) or request["limit_bytes"]
+            assert limit_mib is None and request["gpu"] and request["limit_bytes"]
     ours = [r for r, _, gpu in children.asked if gpu == 1 and r["run"] == "steps" and "budget_bytes" in r]
     limited, unlimited = sorted(ours, key=lambda request: request["limit_bytes"])
-    assert unlimited["limit_bytes"] == module.ROOM * module.GPU_MEMORY
+    assert unlimited["limit_bytes"] == module.ROOM * module.GPU_MEMORY + module.BESIDE
     assert limited["budget_bytes"] == 10**8 + int(0.6 * 9 * 10**8)
     assert limited["budget_bytes"] < limited["limit_bytes"] <= 1.1 * limited["budget_bytes"]
 
@@ -119,9 +122,54 @@ def test_a_child_that_fails_is_a_line(children, monkeypatch):
     assert [line.text for line in lines if line.state == FAILED] == ["crashed (signal SIGSEGV)"] * 2
 
 
+def test_a_child_whose_time_is_up_did_not_fail_and_what_it_had_found_counts(children, monkeypatch):
+    def slow(name, request, *given, **more):
+        if request["run"] in ("train", "steps"):
+            planned = TRAINED if request["run"] == "train" else {}
+            return Outcome(None, -9, None, "not done after 9 s", False, planned, {}, late=True)
+        return children(name, request, *given, **more)
+
+    monkeypatch.setattr(module, "run_child", slow)
+    lines = checked(devices=("CPU:0",), networks=("unet",))
+    assert {line.state for line in lines} == {PASSED, NOT_RUN}
+    assert [line.what for line in lines if line.state == NOT_RUN] == ["unet", "small under XLA"]
+    assert "unet at 60%" in [line.what for line in lines]
+
+
+@pytest.mark.parametrize(("size", "memory", "room", "most"), [
+    (80 * 10**9, None, 10 * 10**9, 6), (80 * 10**9, 8 * 10**9, 34 * 10**9, 1), (8 * 10**9, None, 6_400_000_000, 1),
+])  # fmt: skip
+def test_children_share_a_card(children, monkeypatch, size, memory, room, most):
+    monkeypatch.setitem(MACHINE["devices"][1], "memory_bytes", size)
+    checked(devices=("GPU:1",), networks=("unet", "transformer", "lstm"), jobs=16, memory_bytes=memory)
+    limits = [request["limit_bytes"] for request, *_ in children.asked[1:] if request["run"] == "train"]
+    assert set(limits) == {room} and children.most <= most
+
+
+def test_an_interrupt_ends_all_children_and_starts_no_more(children, monkeypatch):
+    ended = []
+    monkeypatch.setattr(module, "end_children", lambda: ended.append(len(children.asked)))
+
+    def told(line):
+        if "equal bits" in line.what:
+            raise KeyboardInterrupt
+
+    names = ("unet", "transformer", "lstm")
+    with pytest.raises(KeyboardInterrupt):
+        check(Asked(devices=("CPU:0",), networks=names), lambda *said: None, told)
+    assert len(ended) == 1
+    assert len(children.asked) <= ended[0] + 1  # one may be on its way
+
+
+def test_costs_are_kept_for_the_check_alone(children):
+    checked(devices=("CPU:0",), networks=("unet",))
+    (folder,) = children.folders - {None}
+    assert not Path(folder).exists()
+
+
 def test_tensorflow_that_does_not_start(monkeypatch):
     monkeypatch.setattr(module, "run_child", lambda *given, **more: Outcome(None, 1, None, "crashed: no TF", False))
-    with pytest.raises(RuntimeError, match="no TF"):
+    with pytest.raises(CheckmateError, match="no TF"):
         check(Asked(), lambda *told: None, lambda line: None)
 
 
@@ -135,6 +183,7 @@ def test_real_children_on_the_cpu():
     trained = run_child(module._CHILD, request, None, silent)
     assert trained.result is not None, trained.failure
     (cell,) = trained.result["cells"]
-    assert 0.7 * 4e7 < trained.result["plain_peak_bytes"] < 1.5 * 4e7
+    beside = 4e7 + 1.4e6  # and its variables
+    assert 0.7 * beside < trained.result["plain_peak_bytes"] < 1.5 * beside
     assert cell["peak_bytes"] <= cell["budget_bytes"] < trained.result["plain_peak_bytes"]
     assert cell["apart"] == {"loss": 0.0, "gradients": 0.0}

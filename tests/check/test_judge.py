@@ -93,11 +93,22 @@ def test_a_network_that_trains_within_its_budget():
         ({"model_step_ms": None}, [PASSED, PASSED]),
         ({"apart": {"loss": 0.0, "gradients": 1e-3}}, [PASSED, PASSED, FAILED]),
         ({"apart": {"loss": float("nan"), "gradients": 0.0}}, [PASSED, PASSED, FAILED]),
+        ({"apart": {"loss": 0.0, "gradients": float("nan")}}, [PASSED, PASSED, FAILED]),
         ({"itself": {"loss": 0.0, "gradients": 1e-3}, "apart": {"loss": 1e-3, "gradients": 0.0}}, [PASSED] * 3),
     ],
 )
 def test_a_network_with_one_flaw(changes, expected):
     assert states(judge_train("GPU:0", "unet", trained(changes))) == expected
+
+
+def test_no_number_in_the_second_cell_is_not_passed_over():
+    cells = {}, {"apart": {"loss": float("nan"), "gradients": float("nan")}}
+    *_, line = judge_train("GPU:0", "unet", trained(*cells))
+    assert line.state == FAILED and line.to_dict()["figures"]["apart"] is None
+
+
+def test_a_network_that_xla_does_not_compile():
+    assert states(judge_train("GPU:0", "lstm under XLA", {"no_xla": "cuDNN"})) == [NOT_RUN]
 
 
 def test_another_way_to_compile_the_plain_step_may_round_as_much():
@@ -107,7 +118,12 @@ def test_another_way_to_compile_the_plain_step_may_round_as_much():
     assert states(judge_train("GPU:0", "unet", found)) == [PASSED] * 3
 
 
-def test_a_refusal_is_a_failure_and_the_other_budgets_count():
+def test_a_refusal_passes_if_the_budget_that_it_names_does():
+    (line, *_) = judge_train("GPU:0", "unet", trained({"refused_bytes": 50, "refusal": "too small"}))
+    assert line.state == PASSED and "50 B refused" in line.text.replace("50.0", "50")
+
+
+def test_an_error_is_a_failure_and_the_other_budgets_count():
     found = trained({})
     found["cells"].insert(0, {"share": 0.4, "budget_bytes": 50, "error": "InfeasibleBudgetError: no"})
     lines = list(judge_train("GPU:0", "unet", found))
@@ -135,6 +151,8 @@ def test_equal_bits(plain, ours, expected):
         (NO_MEMORY, RAN, PASSED),
         (NO_MEMORY, {**RAN, "peak_bytes": 101}, FAILED),
         (NO_MEMORY, NO_MEMORY, FAILED),
+        (RAN, CRASHED, FAILED),
+        (RAN, {**RAN, "peak_bytes": 101}, FAILED),
         (CRASHED, RAN, FAILED),
         (RAN, RAN, NOT_RUN),
     ],

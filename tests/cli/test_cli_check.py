@@ -9,6 +9,7 @@ from benchmarks.product.device_check import as_markdown, merged
 from checkmate_tf.check.line import failed, not_run, passed
 from checkmate_tf.check.run import NETWORKS, Checked
 from checkmate_tf.cli.machine import check as command
+from checkmate_tf.errors import CheckmateError
 
 MACHINE = {
     "tensorflow": "2.21.0",
@@ -67,6 +68,7 @@ def test_options(answers):
         (["--network", "alexnet"], "choose among mobilenet"),
         (["--memory", "much"], "much"),
         (["--memory", "60%"], "is not a size"),
+        (["--output", "/proc/nowhere"], "cannot be written"),
     ],
 )
 def test_bad_input(answers, arguments, says):
@@ -85,6 +87,20 @@ def test_one_json_document(answers, tmp_path):
     assert json.loads((tmp_path / "found" / "check.json").read_text()) == document
     page = (tmp_path / "found" / "check.md").read_text()
     assert "GPU:0 (A CARD)" in page and "| GPU:0 | unet at 40% | FAILED | refused |" in page
+
+
+def test_tensorflow_that_does_not_start_is_no_failed_check(monkeypatch):
+    def check(*given):
+        raise CheckmateError("TensorFlow does not start here: no module")
+
+    monkeypatch.setattr(command, "check", check)
+    result = invoke("check", "--json")
+    assert result.exit_code == 2 and "no module" in json.loads(result.stdout)["error"]["message"]
+
+
+def test_a_table_keeps_its_columns(answers):
+    page = command.as_markdown(Checked(MACHINE, [failed("CPU:0", "unet", "a | b\n  c")], 1.0))
+    assert page.endswith("| CPU:0 | unet | FAILED | a \\| b c |\n")
 
 
 def test_checks_in_parts_are_joined(answers):

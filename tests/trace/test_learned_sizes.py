@@ -19,7 +19,7 @@ KEPT = BATCH * STEPS * WIDTH * 9  # floats
 @pytest.fixture
 def cudnn(monkeypatch):
     """Keras traces as if there were a GPU. Returns what the operation is run with."""
-    learned._run.cache_clear()
+    monkeypatch.setattr(learned, "_known", {})
     monkeypatch.setattr(sys.modules["keras.src.backend.tensorflow.rnn"], "_is_gpu_available", lambda: True)
     given, real = [], tf.raw_ops.CudnnRNNV3
 
@@ -35,8 +35,7 @@ def cudnn(monkeypatch):
         output = tf.zeros([*input.shape[:2], input_h.shape[-1]])
         return output, input_h, input_c, tf.zeros([KEPT]), tf.zeros([0], tf.int8)
 
-    yield lambda: monkeypatch.setattr(tf.raw_ops, "CudnnRNNV3", run) or given
-    learned._run.cache_clear()
+    return lambda: monkeypatch.setattr(tf.raw_ops, "CudnnRNNV3", run) or given
 
 
 def model():

@@ -18,6 +18,7 @@ from ..console import BadInput, print_json, stderr, stdout
 
 __all__ = ["CheckCommand", "run_check"]
 
+FILES = ("check.json", "check.md")
 _STYLE = {PASSED: "green", FAILED: "bold red", NOT_RUN: "yellow"}
 
 
@@ -46,8 +47,10 @@ def run_check(command: CheckCommand) -> int:
     if command.output is not None:
         try:
             command.output.mkdir(parents=True, exist_ok=True)
+            for name in FILES:
+                (command.output / name).write_text("", encoding="utf-8")  # ten minutes later it would be too late
         except OSError as error:
-            raise BadInput(f"--output {str(command.output)!r} cannot be made: {error}") from error
+            raise BadInput(f"--output {str(command.output)!r} cannot be written: {error}") from error
     notes, results = stderr(), stdout()
     with notes.status("starting", spinner="dots") as status:
 
@@ -57,13 +60,14 @@ def run_check(command: CheckCommand) -> int:
 
         found = check(asked, lambda stage, done, total, text: status.update(f"{stage} {text}"), told)
     document = as_document(found)
-    if command.output is not None:
-        (command.output / "check.json").write_text(jsonlib.dumps(document, indent=1) + "\n", encoding="utf-8")
-        (command.output / "check.md").write_text(as_markdown(found), encoding="utf-8")
     if command.json:
         print_json(document)
     else:
         results.print(f"{_counted(found)}, {found.seconds:.0f} s", highlight=False)
+    if command.output is not None:
+        texts = (jsonlib.dumps(document, indent=1) + "\n", as_markdown(found))
+        for name, text in zip(FILES, texts, strict=True):
+            (command.output / name).write_text(text, encoding="utf-8")
     return int(any(line.state == FAILED for line in found.lines))
 
 
@@ -108,7 +112,10 @@ def as_markdown(found: Checked) -> str:
         f"checkmate_tf {__version__}, TensorFlow {found.machine['tensorflow']}, Keras {found.machine['keras']}, "
         f"{found.machine['cores']} cores; devices: {names}. {_counted(found)}, {found.seconds:.0f} s.\n\n"
     )
-    rows = [f"| {line.device} | {line.what} | {line.state} | {line.text} |" for line in found.lines]
+    rows = [
+        f"| {line.device} | {line.what} | {line.state} | {line.text.replace('|', chr(92) + '|')} |"
+        for line in found.lines
+    ]
     return head + "\n".join(["| device | what | | found |", "| --- | --- | --- | --- |", *rows]) + "\n"
 
 

@@ -6,7 +6,7 @@ depends on the card and on the version of the library. The size depends on shape
 
 from __future__ import annotations
 
-import functools
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -18,6 +18,7 @@ LEARNED = ("CudnnRNN", "CudnnRNNV2", "CudnnRNNV3")
 """Types of operations whose outputs' shapes are learned."""
 
 _TIME_AXIS = 0  # of the first input, as Keras gives it; else it is the next
+_known: dict[Any, tuple[tf.TensorShape, ...]] = {}  # layers are alike
 _CANNOT_RUN = (tf.errors.OpError, TypeError, ValueError)  # no such kernel on this device, or no memory
 
 
@@ -38,10 +39,15 @@ def learn_shapes(op: tf.Operation) -> tuple[tf.TensorShape, ...] | None:
         return None
     shapes = tuple((t.dtype, tuple(t.shape.as_list())) for t in op.inputs)
     attributes = tuple((a.name, op.get_attr(a.name)) for a in op.op_def.attr if a.type != "type")
-    return _run(op.type, tuple(a.name for a in op.op_def.input_arg), shapes, attributes)
+    key = (op.type, shapes, attributes)
+    if key not in _known:
+        found = _run(op.type, tuple(a.name for a in op.op_def.input_arg), shapes, attributes)
+        if found is None:  # memory may have been short, so the next plan asks again
+            return None
+        _known[key] = found
+    return _known[key]
 
 
-@functools.cache  # layers are alike
 def _run(
     kind: str,
     names: tuple[str, ...],

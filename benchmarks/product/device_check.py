@@ -30,7 +30,9 @@ def main() -> int:
     parser = options_for(__doc__, "device_check")
     parser.add_argument("--name", required=True, help="of the files that are written")
     parser.add_argument("--device", nargs="*", default=[], help="only these")
+    parser.add_argument("--network", nargs="*", default=[], help="only these")
     parser.add_argument("--memory", help="what plain steps fill")
+    parser.add_argument("--seconds", help="for each device (default 600)")
     parser.add_argument("--merge", nargs="*", type=Path, help="run nothing: join these files of `check --output`")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
@@ -42,7 +44,9 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory() as folder:
         asked = [part for device in options.device for part in ("--device", device)]
-        asked += ["--memory", options.memory] if options.memory else []
+        asked += [part for network in options.network for part in ("--network", network)]
+        for name in ("memory", "seconds"):
+            asked += [f"--{name}", getattr(options, name)] if getattr(options, name) else []
         command = [sys.executable, "-m", "checkmate_tf", "check", "--output", folder, *asked]
         status = subprocess.run(command, cwd=ROOT, check=False).returncode
         for found, kept in (("check.json", data), ("check.md", page)):

@@ -17,6 +17,7 @@ from ..device.in_child import limit_gpu, say, serve, take_memory_in_one_piece, t
 __all__ = ["RUNS", "answer"]
 
 _MIB = 2**20
+_GAP = 0.05  # proven, at which solving ends: a check is not about the last percent
 _TURNS = 3  # rounds in which steps are timed
 _STEPS = 4  # over which a peak is measured
 _TAKEN = 64 * _MIB  # bytes, to see what statistics say of them
@@ -226,7 +227,7 @@ def train(
         tell("compile", 0, 1, f"{share:.0%}")
         ours, begun = chosen.model(), time.perf_counter()
         ours.jit_compile = jit_compile
-        planning: dict[str, Any] = {"data": chosen.data(1), "time_limit": time_limit, "progress": False}
+        planning: dict[str, Any] = {"data": chosen.data(1), "time_limit": time_limit, "gap": _GAP, "progress": False}
         cell: dict[str, Any] = {"share": share, "budget_bytes": budget, "foreign_bytes": at.foreign_bytes(constant)}
         try:
             try:

@@ -487,7 +487,9 @@ def doctor(json: Json = False) -> None:
 @app.command()
 def check(
     device: Annotated[list[str] | None, typer.Option(help='Only this one, e.g. "GPU:0". May be given again.')] = None,
-    network: Annotated[list[str] | None, typer.Option(help="Only this one. May be given again.")] = None,
+    network: Annotated[
+        list[str] | None, typer.Option(help="Only this one. May be given again. Default: six on a GPU, three on a CPU.")
+    ] = None,
     memory: Annotated[
         str | None, typer.Option(help="What plain steps fill, beside variables. Default: 2GB on a GPU, 100MB on a CPU.")
     ] = None,

@@ -105,6 +105,14 @@ def test_a_device_that_is_not_there(children):
     assert line.state == FAILED and "CPU:0, GPU:1" in line.text
 
 
+def test_a_cpu_has_fewer_networks_unless_they_are_named(children):
+    checked()
+    trained = {
+        gpu: [r["network"] for r, _, g in children.asked if g is gpu and r["run"] == "train"] for gpu in (False, 1)
+    }
+    assert trained[False] == [*module.CPU_NETWORKS, "small"] and trained[1][:6] == list(module.NETWORKS)
+
+
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_no_more_than_so_many_run_at_a_time(children, jobs):
     checked(devices=("CPU:0",), networks=("unet", "transformer", "lstm"), jobs=jobs)

@@ -82,7 +82,7 @@ def _asked(command: CheckCommand) -> Asked:
             raise BadInput(f'--memory {command.memory!r} is not a size: give one, e.g. "2GB"')
     return Asked(
         devices=tuple(command.device),
-        networks=tuple(command.network) or NETWORKS,
+        networks=tuple(command.network),
         shares=SHARES,
         memory_bytes=memory,
         seconds=command.seconds,

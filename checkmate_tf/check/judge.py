@@ -9,7 +9,16 @@ from typing import Any
 from ..units import format_bytes
 from .line import Line, failed, not_run, passed
 
-__all__ = ["judge_bits", "judge_device", "judge_limit", "judge_limited", "judge_peer", "judge_policy", "judge_train"]
+__all__ = [
+    "judge_bits",
+    "judge_device",
+    "judge_largest",
+    "judge_limit",
+    "judge_limited",
+    "judge_peer",
+    "judge_policy",
+    "judge_train",
+]
 
 Found = Mapping[str, Any]
 
@@ -163,6 +172,14 @@ def judge_limited(
         yield failed(device, what, f"{text}, the plain step failed otherwise: {plain['failed']}", figures)
     else:
         yield passed(device, what, f"{text}, the plain step ran out of memory", figures)
+
+
+def judge_largest(device: str, network: str, limit_bytes: int, plain: int, ours: int) -> Iterator[Line]:
+    """The largest batches that trained under a hard limit; 0 where none did."""
+    figures = {"limit_bytes": limit_bytes, "plain_batch": plain, "our_batch": ours}
+    times = f", {ours / plain:.1f} times as many" if plain else ""
+    text = f"under {format_bytes(limit_bytes)} ours trained {ours} samples, the plain step {plain}{times}"
+    yield (passed if ours > plain else failed)(device, f"{network}, largest batch", text, figures)
 
 
 def _bits(device: str, what: str, plain: Found, ours: Found) -> Line:

@@ -16,7 +16,16 @@ from typing import Any
 
 from ..device.process import MARGIN, Outcome, Tell, end_children, run_child
 from ..errors import CheckmateError
-from .judge import judge_bits, judge_device, judge_limit, judge_limited, judge_peer, judge_policy, judge_train
+from .judge import (
+    judge_bits,
+    judge_device,
+    judge_largest,
+    judge_limit,
+    judge_limited,
+    judge_peer,
+    judge_policy,
+    judge_train,
+)
 from .line import Line, failed, not_run
 
 __all__ = ["CPU_MEMORY", "GPU_MEMORY", "NETWORKS", "SHARES", "Asked", "Checked", "check"]
@@ -31,6 +40,10 @@ GPU_MEMORY, CPU_MEMORY = 2 * 10**9, 10**8
 
 LIMITED = 0.6
 """Of the activations: the budget of runs under a hard limit, and of those in another precision."""
+
+PLAIN_BATCHES, OUR_BATCHES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4), (1.0, 1.25, 1.5, 2.0)
+"""Of the batch that fills the memory: those that are tried under that limit, until a plain one trains, and until one of
+ours does not."""
 
 LIMIT_MIB = 256
 """Of the test whether a limit holds."""
@@ -202,6 +215,7 @@ class _Device:
         if POLICY_NETWORK in trained:
             found = trained[POLICY_NETWORK]
             tasks += [lambda policy=policy: self._policy(policy, found) for policy in POLICIES]  # type: ignore[misc]
+            tasks += [lambda: self._largest(POLICY_NETWORK, found)]
         if PEER_NETWORK in trained:
             batch = trained[PEER_NETWORK]["batch_size"]
             tasks += [lambda: self._peer(batch)]
@@ -220,9 +234,7 @@ class _Device:
         Where memory is short, cuDNN may choose other kernels than without a limit. A CPU has no such choice, so what
         was compiled under the limit has the bits of the plain step without one.
         """
-        constant, plain_peak = found["constant_bytes"], found["plain_peak_bytes"]
-        budget = int(constant + LIMITED * (plain_peak - constant))
-        limit = int(budget * (1 + MARGIN)) // 2**20 * 2**20
+        budget, limit = _limited(found)
         request = {"run": "steps", "network": network, "batch_size": found["batch_size"]}
         ours = {**request, "budget_bytes": budget, "time_limit": self.asked.time_limit}
         runs = [
@@ -241,6 +253,27 @@ class _Device:
                 f"{network}, limited", limited, lambda *a: judge_limited(self.name, network, budget, limit, *a)
             ),
         ]
+
+    def _largest(self, network: str, found: Mapping[str, Any]) -> list[Line]:
+        """The largest batch that trains under a hard limit, of a few sizes, plainly and compiled."""
+        budget, limit = _limited(found)
+        trained: dict[str, int | None] = {}
+        for who, more, shares in (
+            ("plain", {}, PLAIN_BATCHES),
+            ("compiled", {"budget_bytes": budget, "time_limit": self.asked.time_limit}, OUR_BATCHES),
+        ):
+            trained[who] = 0
+            for share in shares:
+                batch = max(1, int(share * found["batch_size"]))
+                request = {"run": "steps", "network": network, "batch_size": batch, **more}
+                outcome = self._run(f"{network}: {who}, batch {batch}", request, limit)
+                if outcome is None or outcome.late:
+                    return [self._missing(f"{network}, largest batch", None)]
+                if outcome.result is not None:
+                    trained[who] = batch
+                if (outcome.result is None) == (who == "compiled"):  # ours go up till one fails, plain ones down
+                    break
+        return list(judge_largest(self.name, network, limit, trained["plain"] or 0, trained["compiled"] or 0))
 
     def _policy(self, policy: str, found: Mapping[str, Any]) -> list[Line]:
         """In another precision: the budget is a share of the plain peak in that precision."""
@@ -294,6 +327,13 @@ class _Device:
                 return run_child(_CHILD, request, None if limit is None else limit // 2**20, tell, **more)
             asked = {**request, "gpu": True, "limit_bytes": limit}
             return run_child(_CHILD, asked, None, tell, gpu=int(self.name.partition(":")[2]), **more)
+
+
+def _limited(found: Mapping[str, Any]) -> tuple[int, int]:
+    """The budget of runs under a hard limit, and the limit: bytes, of what a network was found to take."""
+    constant, plain_peak = found["constant_bytes"], found["plain_peak_bytes"]
+    budget = int(constant + LIMITED * (plain_peak - constant))
+    return budget, int(budget * (1 + MARGIN)) // 2**20 * 2**20
 
 
 def _plain_values(outcome: Outcome) -> dict[str, Any]:

@@ -32,6 +32,11 @@ class Children:
         self.asked, self.running, self.most, self.folders = [], 0, 0, set()
         self.lock = threading.Lock()
 
+    @staticmethod
+    def most_samples(request):
+        """Under a limit. Eight fill the memory plainly."""
+        return 13 if "budget_bytes" in request else 5
+
     def __call__(self, name, request, limit_mib, tell, log=None, *, gpu=False, timeout=None, environment=None):
         with self.lock:
             self.asked.append((request, limit_mib, gpu))
@@ -43,7 +48,7 @@ class Children:
         with self.lock:
             self.running -= 1
         limit = request.get("limit_bytes") or (limit_mib or 0) * 2**20
-        if request["run"] == "steps" and "budget_bytes" not in request and 0 < limit < 10**9:
+        if request["run"] == "steps" and 0 < limit < 10**9 and request["batch_size"] > self.most_samples(request):
             return Outcome(limit, 4, None, "out of memory: OOM", True)
         found = {
             "devices": MACHINE,
@@ -76,7 +81,9 @@ def test_every_device_is_checked(children):
     assert {line.state for line in lines} == {PASSED}
     kinds = [request["run"] for request, _, gpu in children.asked if gpu == 1]
     assert kinds.count("train") == 2 + 3  # three of them under XLA
-    assert kinds.count("steps") == 2 * 4 + 2 * 2  # with and without a limit; two precisions
+    assert kinds.count("steps") == 2 * 4 + 2 * 2 + 3 + 4  # with and without a limit; two precisions; batches
+    (largest,) = [line for line in lines if line.device == "GPU:1" and "largest" in line.what]
+    assert (largest.figures["plain_batch"], largest.figures["our_batch"]) == (5, 12)
     assert sum(request["run"] == "train" for request, _, gpu in children.asked if gpu is False) == 2 + 1
 
 

@@ -5,6 +5,7 @@ import pytest
 from checkmate_tf.check.judge import (
     judge_bits,
     judge_device,
+    judge_largest,
     judge_limit,
     judge_limited,
     judge_peer,
@@ -173,6 +174,14 @@ def test_under_a_hard_limit(plain, ours, expected):
 )
 def test_another_precision(plain, ours, expected):
     assert states(judge_policy("GPU:0", "mixed_float16", "unet", 100, plain, ours)) == expected
+
+
+@pytest.mark.parametrize(
+    ("plain", "ours", "expected"), [(8, 16, PASSED), (0, 4, PASSED), (8, 8, FAILED), (4, 0, FAILED)]
+)
+def test_the_largest_batch(plain, ours, expected):
+    (line,) = judge_largest("GPU:0", "unet", 100, plain, ours)
+    assert line.state == expected and ("times" in line.text) == (plain > 0)
 
 
 def test_what_a_peer_does_is_told():

@@ -136,7 +136,8 @@ def answer_peak(request: dict) -> dict:
     """Allocator's peak of a rival's step; what a rival raises is its outcome."""
     import tensorflow as tf
 
-    from checkmate_tf.check.training import data_bytes, device_data, every_variable, peaks
+    from benchmarks.lib.training import data_bytes
+    from checkmate_tf.check.training import device_data, every_variable, peaks
 
     network = networks_of(request["network"], request["batch"])
     try:

@@ -28,17 +28,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.lib.cells import ChildError, in_child
 from benchmarks.lib.options import options_for, serve_child
+from benchmarks.lib.training import compare, data_bytes, first_step, time_steps
 from checkmate_tf.check.training import (
-    compare,
-    data_bytes,
     device_data,
     differences,
     every_variable,
-    first_step,
     peaks,
     reset,
-    time_steps,
     unwatch,
+    variable_bytes,
 )
 
 NETWORKS = ("mobilenet", "resnet50", "vgg16", "unet", "transformer", "lstm")
@@ -152,8 +150,7 @@ def child_plain(request: dict) -> dict:
     network = NETWORKS[request["network"]]
     model, data = network.model(), device_data(network)
     peak, fit = peaks(model, network, data)
-    constant = sum(int(v.value.nbytes if hasattr(v.value, "nbytes") else _nbytes(v)) for v in every_variable(model))
-    constant += data_bytes(network)
+    constant = variable_bytes(model) + data_bytes(network)
     return {"peak_bytes": peak, "fit_peak_bytes": fit, "constant_bytes": constant, "activation_bytes": peak - constant}
 
 
@@ -278,10 +275,6 @@ def train(model, network, data: list) -> dict:
     except tf.errors.ResourceExhaustedError:
         return {"failed": "out of memory"}
     return {"trained": True, "loss": history.history["loss"]}
-
-
-def _nbytes(v) -> int:
-    return math.prod(v.shape) * v.value.dtype.size
 
 
 def write_table(output: Path) -> None:

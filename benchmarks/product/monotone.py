@@ -27,7 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.lib.cells import FAILED, read_cells, run_cells
 from benchmarks.lib.options import common_options, serve_child
 from benchmarks.lib.tables import markdown, new_figure, write_rows
-from checkmate_tf.check.training import device_data, every_variable, peaks, reset, time_steps, unwatch
+from benchmarks.lib.training import time_steps
+from checkmate_tf.check.training import device_data, every_variable, peaks, reset, unwatch
 
 NETWORKS = ("resnet50", "unet", "mobilenet", "vgg16", "transformer", "lstm", "small")
 FULL, QUICK = NETWORKS[:2], ("mobilenet",)

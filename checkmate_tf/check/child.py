@@ -28,10 +28,9 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Do what is asked, and say what was measured."""
     given = dict(request)
     tell("start", 0, 1, "TensorFlow")
-    limit = given.pop("limit_bytes", None)
-    if limit is not None and given.pop("gpu", False):
+    on_gpu, limit = given.pop("gpu", False), given.pop("limit_bytes", None)
+    if on_gpu and limit is not None:
         limit_gpu(limit)
-    given.pop("gpu", None)
     if given["run"] != "device":
         take_memory_in_one_piece()
     return RUNS[given.pop("run")](**given)
@@ -41,18 +40,18 @@ def devices() -> dict[str, Any]:
     """Which devices there are, and what TensorFlow says of them."""
     import keras
     import tensorflow as tf
-    from tensorflow.python.client import device_lib
+
+    from ..device.measure import find_device
 
     found = []
-    sizes = {d.name.rpartition("device:")[2]: int(d.memory_limit) for d in device_lib.list_local_devices()}
-    sizes["CPU:0"] = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for physical in tf.config.list_physical_devices():
-        kind = physical.device_type
-        details = tf.config.experimental.get_device_details(physical) if kind == "GPU" else {}
-        name = physical.name.removeprefix("/physical_device:")
-        found.append({"name": name, "kind": kind, "details": details, "memory_bytes": sizes.get(name)})
+        kind, name = physical.device_type, physical.name.removeprefix("/physical_device:")
+        if kind in ("CPU", "GPU"):
+            details = tf.config.experimental.get_device_details(physical) if kind == "GPU" else {}
+            size = find_device(name).limit_bytes
+            found.append({"name": name, "kind": kind, "details": details, "memory_bytes": size})
     return {
-        "devices": [d for d in found if d["kind"] in ("CPU", "GPU")],
+        "devices": found,
         "tensorflow": tf.__version__,
         "keras": keras.__version__,
         "cores": len(os.sched_getaffinity(0)),
@@ -220,7 +219,9 @@ def train(
         "tf32": not at.is_cpu and bool(tf.config.experimental.tensor_float_32_execution_enabled()),
         "cells": [],
     }
-    for share in shares:
+
+    def within(share: float) -> dict[str, Any]:
+        """One cell."""
         release(plain)
         gc.collect()
         budget = int(constant + share * (peak - constant))
@@ -238,8 +239,7 @@ def train(
         except Exception as error:  # noqa: BLE001 - the next share may do
             cell["error"] = f"{type(error).__name__}: {error}"
             release(ours)
-            found["cells"].append(cell)
-            continue
+            return cell
         cell["compile_seconds"] = time.perf_counter() - begun
         tell("train", 0, 1, f"{share:.0%}")
         ours_step = step_of(ours)
@@ -259,8 +259,10 @@ def train(
         cell["itself"] = differences(one, first(plain, plain_step))
         cell["apart"] = differences(one, first(ours, ours_step))
         release(ours)
-        del ours, ours_step
-        found["cells"].append(cell)
+        return cell
+
+    for share in shares:
+        found["cells"].append(within(share))
         say(planned=found)  # if there is no time for the others, this one counts
     if not jit_compile:  # XLA draws other random numbers, so a step without it would not be comparable
         reset(plain, start)

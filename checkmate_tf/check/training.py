@@ -19,13 +19,10 @@ if TYPE_CHECKING:
 __all__ = [
     "STEPS",
     "FirstStep",
-    "compare",
-    "data_bytes",
     "device_data",
     "differences",
     "digest",
     "every_variable",
-    "first_step",
     "gradients_of",
     "in_turn",
     "peaks",
@@ -33,7 +30,6 @@ __all__ = [
     "release",
     "reset",
     "step_of",
-    "time_steps",
     "unwatch",
     "variable_bytes",
 ]
@@ -53,11 +49,6 @@ def device_data(network: Network, batches: int = STEPS) -> list[Any]:
     import tensorflow as tf
 
     return [tf.raw_ops.DeepCopy(x=tf.constant(array)) for array in network.data(batches)]
-
-
-def data_bytes(network: Network) -> int:
-    """Bytes of all that `device_data` makes, and of the batch in use."""
-    return sum(int(array.nbytes) for batches in (STEPS, 1) for array in network.data(batches))
 
 
 def every_variable(model: Any) -> list[Any]:
@@ -145,50 +136,6 @@ def unwatch(model: Any) -> None:
     controller.options = replace(controller.options, verify=False)
 
 
-def compare(plain: Any, ours: Any, network: Network, start: list[Any]) -> tuple[bool, dict[str, float]]:
-    """Train both from the same state. Whether all is equal bit by bit, and relative differences otherwise.
-
-    The differences are of the loss, of all weights and of all optimizer slots together (Euclidean norms), and of the
-    worst single tensor. The last means little where a gradient is zero but for rounding (the bias of an attention's
-    keys), since Adam scales rounding up.
-    """
-    import numpy as np
-
-    x, y = network.data(STEPS)
-    ends, losses = [], []
-    for model in (plain, ours):
-        reset(model, start)
-        history = model.fit(x, y, batch_size=network.batch_size, shuffle=False, verbose=0)
-        losses.append(history.history["loss"])
-        ends.append([v.numpy() for v in every_variable(model)])
-    equal = losses[0] == losses[1] and all(np.array_equal(a, b) for a, b in zip(*ends, strict=True))
-    apart: dict[str, float] = {"loss": abs(losses[0][0] - losses[1][0]) / abs(losses[0][0])}
-    roles = {"weights": plain.variables, "slots": plain.optimizer.variables}
-    index = {id(v): k for k, v in enumerate(every_variable(plain))}
-    for role, variables in roles.items():
-        positions = [index[id(v)] for v in variables if v.dtype.startswith("float")]
-        pairs = [(ends[0][k].astype("float64"), ends[1][k]) for k in positions]
-        norm = math.sqrt(sum(float(np.sum(a * a)) for a, _ in pairs))
-        apart[role] = math.sqrt(sum(float(np.sum((a - b) ** 2)) for a, b in pairs)) / norm
-    apart["worst_tensor"] = max(
-        float(np.max(np.abs(a.astype("float64") - b))) / (float(np.max(np.abs(a))) or 1.0)
-        for a, b in zip(*ends, strict=True)
-        if a.size
-    )
-    return equal, apart
-
-
-def first_step(model: Any, network: Network, start: list[Any]) -> FirstStep:
-    """Loss of one step from the given state, and all gradients (by Adam's momenta).
-
-    Traced anew, so that both models know the batch size: with an open one, Grappler rounds plain steps in another way.
-    """
-    model.train_function = None
-    reset(model, start)
-    loss = float(model.train_on_batch(*network.data(1))[0])
-    return loss, gradients_of(model)
-
-
 def gradients_of(model: Any) -> list[Any]:
     """All gradients after one step with Adam: its momenta."""
     return [v.numpy().astype("float64") for v in model.optimizer.variables if "momentum" in v.path]
@@ -230,11 +177,3 @@ def in_turn(
                 times[k].append(time.perf_counter() - begun)
     ratio = float(np.median(np.array(times[1]) / np.array(times[0])))
     return ratio, float(np.median(times[0]) * 1e3)
-
-
-def time_steps(plain: Any, ours: Any, network: Network, rounds: int = 5) -> tuple[float, float]:
-    """The same for two models."""
-    import tensorflow as tf
-
-    x, y = network.data(1)
-    return in_turn(step_of(plain), step_of(ours), (tf.constant(x), tf.constant(y)), rounds)

@@ -25,6 +25,7 @@ from ..errors import DynamicShapeError
 from ..graph import BACKWARD, FORWARD, LOSS, Graph
 from .ops import ELEMENTWISE, SUMS, inputs_of, is_read_only, is_source, is_stateful, view_of, writes_resource
 from .order import followers_of, is_gradient
+from .sizes.learned import LEARNED
 from .sizes.static import StaticStep
 from .step import TracedStep
 from .trees import gather_trees, within_trees
@@ -32,6 +33,11 @@ from .trees import gather_trees, within_trees
 __all__ = ["Program", "build_program"]
 
 SOURCE, VIEW, SHAPE, SMALL, LARGE = "source", "view", "shape", "small", "large"
+
+_OPEN = (
+    "give every dimension but the batch a fixed size (pad, or set input shapes), and while loops a maximum_iterations"
+)
+_NOT_LEARNED = "cuDNN decides it, and could not be asked now: free memory on the GPU, or give the layer use_cudnn=False"
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,10 +169,10 @@ def _sizes(operations: list[tf.Operation], static: StaticStep) -> dict[tf.Operat
             if size is None:
                 if t.dtype == tf.variant and not t.consumers():
                     continue
+                advice = _NOT_LEARNED if op.type in LEARNED else _OPEN
                 raise DynamicShapeError(
                     f"the size of {t.name} ({op.type}, shape {static.tensors[id(t)].shape}) does not follow from the "
-                    "batch size, so its memory cannot be planned; give every dimension but the batch a fixed size "
-                    "(pad, or set input shapes), and while loops a maximum_iterations"
+                    f"batch size, so its memory cannot be planned; {advice}"
                 )
             total += size
         sizes[op] = total

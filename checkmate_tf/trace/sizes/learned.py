@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
@@ -58,7 +57,7 @@ def _run(
     try:
         with ops.init_scope():
             given = {
-                name: tf.constant(np.full(shape, steps if dtype == tf.int32 else 0), dtype)  # lengths of sequences
+                name: tf.fill(shape, tf.cast(steps if dtype == tf.int32 else 0, dtype))  # lengths of sequences
                 for name, (dtype, shape) in zip(names, shapes, strict=True)
             }
             outputs = getattr(tf.raw_ops, kind)(**given, **dict(attributes))

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from .errors import PlanError
 from .graph import Graph
-from .statements import ALLOCATE, COMPUTE, DEALLOCATE, Statement
+from .paging import timeline
+from .statements import ALLOCATE, COMPUTE, DEALLOCATE, Statement, reads_of
 
 __all__ = ["CLOSED_GAP", "COST_TOLERANCE", "Evaluation", "evaluate", "workspaces"]
 
@@ -30,7 +31,8 @@ class Evaluation:
     Attributes
     ----------
     cost : float
-        Sum of the costs of all computations, in the graph's unit.
+        Sum of the costs of all computations, in the graph's unit. Where values are copied to the host, waiting for
+        copies is part of it (`paging.timeline`).
     base_cost : float
         The same with every node computed once.
     peak_bytes : int
@@ -57,10 +59,17 @@ class Evaluation:
 
 
 def workspaces(graph: Graph, plan: Iterable[Statement]) -> list[int]:
-    """Workspace bytes of each COMPUTE statement: the node's, plus `held` if an input that only it reads stays alive."""
+    """Workspace bytes of each COMPUTE statement: the node's, plus `held` if an input that only it reads stays alive.
+
+    What is brought back from the host needs none.
+    """
     statements, found = tuple(plan), []
+    copies = {s.register for s in statements if graph.host is not None and s.node >= graph.host.first}
     for begin, statement in enumerate(statements):
         if statement.op != COMPUTE:
+            continue
+        if copies.intersection(statement.reads):
+            found.append(0)
             continue
         at, node, extra = begin, statement.node, 0
         if graph.held[node]:
@@ -68,7 +77,7 @@ def workspaces(graph: Graph, plan: Iterable[Statement]) -> list[int]:
             while at + 1 < len(statements) and statements[at + 1].op == DEALLOCATE:
                 at += 1
                 freed.add(statements[at].node)
-            own = (i for i in graph.inputs[node] if graph.users[i] == (node,))
+            own = (i for i in graph.inputs[node] if graph.readers[i] == (node,))
             extra = 0 if freed.issuperset(own) else int(graph.held[node])
         found.append(int(graph.workspace[node]) + extra)
     return found
@@ -86,12 +95,13 @@ def evaluate(graph: Graph, plan: Iterable[Statement]) -> Evaluation:
     Raises
     ------
     PlanError
-        If a statement reads, computes or frees a register that is not live, a node is never computed, comes before one
-        that it waits for, or is computed again after its `recompute_until`.
+        If a statement reads, computes or frees a register that is not live, a node is never computed (one that copies
+        to the host may be left out), comes before one that it waits for, or is computed again after its
+        `recompute_until`.
     """
     n, statements = len(graph), tuple(plan)
     holder: dict[int, int] = {}
-    ready: set[int] = set()
+    ready, computed = set[int](), set[int]()
     counts = np.zeros(n, dtype=np.int64)
     sizes, workspace = graph.sizes.tolist(), iter(workspaces(graph, statements))
     until = graph.recompute_until.tolist()
@@ -109,15 +119,17 @@ def evaluate(graph: Graph, plan: Iterable[Statement]) -> Evaluation:
                 raise PlanError(
                     f"statement {at}: {graph.names[node]} is computed into %{register}, which is not allocated for it"
                 )
-            if tuple(holder.get(r) for r in reads) != graph.inputs[node] or not ready.issuperset(reads):
+            wanted = reads_of(graph, node, computed)
+            if tuple(holder.get(r) for r in reads) != wanted or not ready.issuperset(reads):
                 raise PlanError(f"statement {at}: an input of {graph.names[node]} is not in memory")
             if not counts[node] and not all(counts[i] for i in graph.waits[node]):
                 raise PlanError(f"statement {at}: {graph.names[node]} comes before a node that it waits for")
-            if counts[node] and stage >= until[node]:
+            if counts[node] and stage >= until[node] and wanted is graph.inputs[node]:
                 raise PlanError(f"statement {at}: {graph.names[node]} may not be computed again in stage {stage}")
             while stage < n and (counts[stage] or stage == node):
                 stage += 1
             counts[node] += 1
+            computed.add(node)
             ready.add(register)
             memory.append(live + next(workspace))
             if memory[-1] > peak:
@@ -129,8 +141,10 @@ def evaluate(graph: Graph, plan: Iterable[Statement]) -> Evaluation:
             live -= sizes[node]
         else:
             raise PlanError(f"statement {at}: {op!r} is not a statement")
-    missing = np.flatnonzero(counts == 0)
+    missing = np.flatnonzero(counts[: None if graph.host is None else graph.host.first] == 0)
     if missing.size:
         raise PlanError(f"{graph.names[int(missing[0])]} is never computed")
     cost = float((graph.costs * counts).sum())  # rounds as base_cost does: nothing recomputed is an overhead of 0.0
+    if graph.host is not None and counts[graph.host.first :].any():
+        cost = timeline(graph, statements).cost
     return Evaluation(cost, graph.base_cost, int(peak), peak_node, np.array(memory, dtype=np.int64), counts)

@@ -11,9 +11,27 @@ from numpy.typing import NDArray
 
 from .errors import CostError, GraphError
 
-__all__ = ["BACKWARD", "FORWARD", "LOSS", "Graph"]
+__all__ = ["BACKWARD", "FORWARD", "LOSS", "Graph", "Host"]
 
 FORWARD, LOSS, BACKWARD = 0, 1, 2
+
+
+@dataclass(frozen=True, eq=False)
+class Host:
+    """Copies of values in the memory of the host. The last nodes of a graph make them: see `paging.with_host`.
+
+    Attributes
+    ----------
+    first : int
+        Nodes from here on copy the one value that each reads. They take no memory of the device, and cost nothing
+        where copies are done while other nodes are computed.
+    to_host, from_host : (n - first,) float
+        How long each copy takes, and how long it takes to bring it back, in the unit of the graph's costs.
+    """
+
+    first: int
+    to_host: NDArray[np.float64]
+    from_host: NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,11 +67,15 @@ class Graph:
         Nodes that are first computed before node i in any order, though it does not read them, each below i: it is told
         to wait for them. Default none.
     cost_unit : str
+    host : Host, optional
+        Says that the last nodes copy values to the host. A value that has been copied is not computed again: it is
+        brought back. A schedule need not have them. Default none.
 
     Raises
     ------
     GraphError
-        If lengths differ, a node reads one that is not before it, or a size is negative.
+        If lengths differ, a node reads one that is not before it, or a size is negative. If a node that copies does
+        not read just one value of the device, is read, or is the second for a value.
     CostError
         If a cost is negative or not finite.
     """
@@ -70,6 +92,7 @@ class Graph:
     held: NDArray[np.int64] = None  # type: ignore[assignment]
     waits: Sequence[Collection[int]] = None  # type: ignore[assignment]
     cost_unit: str = "us"
+    host: Host | None = None
     users: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -111,6 +134,15 @@ class Graph:
             )
         if (self.sizes < 0).any() or (self.held < 0).any() or (self.workspace < -self.sizes).any():
             raise GraphError(f"graph {self.name!r}: a size is negative, or a workspace below minus the size")
+        if self.host is not None:
+            self._check_copies(self.host)
+
+    def _check_copies(self, host: Host) -> None:
+        copied = [row[0] for row in self.inputs[host.first :] if len(row) == 1 and row[0] < host.first]
+        known = len(self) - host.first == len(host.to_host) == len(host.from_host) == len(set(copied))
+        free = not self.sizes[host.first :].any() and not self.costs[host.first :].any()
+        if not (known and free) or any(self.users[host.first :]):
+            raise GraphError(f"graph {self.name!r}: nodes from {host.first} on are no copies of a value each")
 
     def __len__(self) -> int:
         return len(self.names)
@@ -119,6 +151,20 @@ class Graph:
     def edges(self) -> list[tuple[int, int]]:
         """All (i, j): node j reads the value of node i."""
         return [(i, j) for j, row in enumerate(self.inputs) for i in row]
+
+    @cached_property
+    def copies(self) -> dict[int, int]:
+        """The node that copies a value to the host, for each value that has one."""
+        return {} if self.host is None else {self.inputs[k][0]: k for k in range(self.host.first, len(self))}
+
+    @cached_property
+    def readers(self) -> tuple[tuple[int, ...], ...]:
+        """Who reads each value on the device: its users, but for the node that copies it to the host."""
+        return (
+            self.users
+            if self.host is None
+            else tuple(tuple(j for j in users if j < self.host.first) for users in self.users)
+        )
 
     @cached_property
     def working_set(self) -> NDArray[np.int64]:

@@ -5,17 +5,19 @@
 A register %r holds one copy of one node's value. It lives from its allocation to the last statement that reads it
 before its node is computed again. So every deallocation is as early as it can be. This is Algorithm 1 of Checkmate with
 the code motion of its section 4.7.
+
+Where a value has been copied to the host, to compute it again is to bring it back: that reads the copy alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from .errors import PlanError
 from .graph import Graph
 
-__all__ = ["ALLOCATE", "COMPUTE", "DEALLOCATE", "Statement", "statements_of"]
+__all__ = ["ALLOCATE", "COMPUTE", "DEALLOCATE", "Statement", "reads_of", "statements_of"]
 
 ALLOCATE, COMPUTE, DEALLOCATE = "allocate", "compute", "deallocate"
 
@@ -31,13 +33,22 @@ class Statement(NamedTuple):
     register : int
         The virtual register of this copy of the node's value.
     reads : tuple of int
-        For `COMPUTE`: the registers read, one for each of the node's inputs, in their order.
+        For `COMPUTE`: the registers read, one for each of the node's inputs, in their order; or that of its copy.
     """
 
     op: str
     node: int
     register: int
     reads: tuple[int, ...] = ()
+
+
+def reads_of(graph: Graph, node: int, computed: Container[int]) -> tuple[int, ...]:
+    """The nodes that a computation reads, when those in `computed` have been computed.
+
+    These are its inputs. Or, if it was computed and copied to the host before, it is its copy.
+    """
+    copy = graph.copies.get(node)
+    return graph.inputs[node] if copy is None or copy not in computed or node not in computed else (copy,)
 
 
 def statements_of(graph: Graph, sequence: Iterable[int]) -> list[Statement]:
@@ -65,7 +76,7 @@ def statements_of(graph: Graph, sequence: Iterable[int]) -> list[Statement]:
     last_use: list[int] = []
     for register, node in enumerate(order):
         try:
-            read = tuple(current[i] for i in graph.inputs[node])
+            read = tuple(current[i] for i in reads_of(graph, node, current))
         except KeyError as missing:
             i = missing.args[0]
             raise PlanError(f"{graph.names[node]} is computed before its input {graph.names[i]}") from None

@@ -28,6 +28,7 @@ ROOMS = {
     "graph": "A step as nodes with costs, bytes and inputs. It knows nothing of TensorFlow.",
     "statements": "Allocate, compute, deallocate. A plan is made of them.",
     "allocator": "Where TensorFlow's allocator puts values, as a model. It is exact for a given sequence.",
+    "paging": "Values that wait in the host's memory, and when copies and computations happen.",
     "evaluator": "Replays a plan and checks it. Cost and peak of a schedule are computed here and nowhere else.",
     "files": "Graphs, answers and schedules as JSON, read strictly. Plans and schedules lie above what writes them.",
     "draw": "Pictures of memory, of R and S, of costs and of graphs. They are drawn with matplotlib when asked for.",

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 import architecture
 
 MOST_FILES = 12  # at the top of a room
-VALUES = "errors units graph statements evaluator files draw plan schedule operators report"
+VALUES = "errors units graph statements paging evaluator files draw plan schedule operators report"
 
 MAY_IMPORT = {
     "errors": "",
@@ -24,7 +24,8 @@ MAY_IMPORT = {
     "graph": "errors",
     "statements": "errors graph",
     "allocator": "errors numba_jit units graph",
-    "evaluator": "errors graph statements",
+    "paging": "errors graph statements",
+    "evaluator": "errors graph statements paging",
     "files": "errors units graph statements evaluator",
     "draw": "errors units graph statements evaluator files",
     "plan": "errors units graph statements evaluator files",
@@ -33,11 +34,11 @@ MAY_IMPORT = {
     "interchange": "files",
     "report": "errors units graph statements evaluator files draw plan schedule allocator",
     "solvers": "errors units",
-    "strategies": "errors units graph statements evaluator files plan schedule operators solvers numba_jit",
+    "strategies": "errors units graph statements paging evaluator files plan schedule operators solvers numba_jit",
     "trace": "errors graph allocator",
     "costs": "errors files trace",
     "layers": "errors units graph operators costs",
-    "emit": "errors graph statements evaluator plan trace",
+    "emit": "errors graph statements paging evaluator plan trace",
     "device": "errors report trace allocator",
     "fit": f"{VALUES} version allocator strategies trace costs emit device",
     "keras": f"{VALUES} strategies trace costs emit device fit",

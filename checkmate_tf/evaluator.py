@@ -42,7 +42,7 @@ class Evaluation:
     memory : (number of COMPUTE statements,) int64
         Bytes while each computation runs: constants, live values (inputs not yet freed), its value and workspace.
     counts : (n,) int
-        How often each node is computed.
+        How often each node is computed. To bring a value back from the host is not to compute it.
     """
 
     cost: float
@@ -64,7 +64,7 @@ def workspaces(graph: Graph, plan: Iterable[Statement]) -> list[int]:
     What is brought back from the host needs none.
     """
     statements, found = tuple(plan), []
-    copies = {s.register for s in statements if graph.host is not None and s.node >= graph.host.first}
+    copies = {s.register for s in statements if s.node >= graph.first_copy}
     for begin, statement in enumerate(statements):
         if statement.op != COMPUTE:
             continue
@@ -128,7 +128,7 @@ def evaluate(graph: Graph, plan: Iterable[Statement]) -> Evaluation:
                 raise PlanError(f"statement {at}: {graph.names[node]} may not be computed again in stage {stage}")
             while stage < n and (counts[stage] or stage == node):
                 stage += 1
-            counts[node] += 1
+            counts[node] += wanted is graph.inputs[node]
             computed.add(node)
             ready.add(register)
             memory.append(live + next(workspace))
@@ -141,10 +141,11 @@ def evaluate(graph: Graph, plan: Iterable[Statement]) -> Evaluation:
             live -= sizes[node]
         else:
             raise PlanError(f"statement {at}: {op!r} is not a statement")
-    missing = np.flatnonzero(counts[: None if graph.host is None else graph.host.first] == 0)
+    missing = np.flatnonzero(counts[: graph.first_copy] == 0)
     if missing.size:
         raise PlanError(f"{graph.names[int(missing[0])]} is never computed")
     cost = float((graph.costs * counts).sum())  # rounds as base_cost does: nothing recomputed is an overhead of 0.0
-    if graph.host is not None and counts[graph.host.first :].any():
-        cost = timeline(graph, statements).cost
+    if counts[graph.first_copy :].any():
+        times = timeline(graph, statements)
+        cost += times.cost - times.computing
     return Evaluation(cost, graph.base_cost, int(peak), peak_node, np.array(memory, dtype=np.int64), counts)

@@ -152,10 +152,15 @@ class Graph:
         """All (i, j): node j reads the value of node i."""
         return [(i, j) for j, row in enumerate(self.inputs) for i in row]
 
+    @property
+    def first_copy(self) -> int:
+        """The nodes below it compute values, those from it on copy them to the host."""
+        return len(self) if self.host is None else self.host.first
+
     @cached_property
     def copies(self) -> dict[int, int]:
         """The node that copies a value to the host, for each value that has one."""
-        return {} if self.host is None else {self.inputs[k][0]: k for k in range(self.host.first, len(self))}
+        return {self.inputs[k][0]: k for k in range(self.first_copy, len(self))}
 
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
@@ -163,7 +168,7 @@ class Graph:
         return (
             self.users
             if self.host is None
-            else tuple(tuple(j for j in users if j < self.host.first) for users in self.users)
+            else tuple(tuple(j for j in users if j < self.first_copy) for users in self.users)
         )
 
     @cached_property

@@ -238,7 +238,7 @@ class Schedule:
 
 def keep_all(graph: Graph) -> Schedule:
     """The schedule that computes nothing twice (Checkpoint-all). Its peak is the peak without rematerialization."""
-    return Schedule(graph, np.arange(len(graph)), status="optimal", lower_bound=graph.base_cost)
+    return Schedule(graph, np.arange(graph.first_copy), status="optimal", lower_bound=graph.base_cost)
 
 
 def schedule_from_dict(data: Any, graph: Graph, source: str = "schedule") -> Schedule:

@@ -11,11 +11,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import GraphError
 from ..graph import Graph
 
-__all__ = ["graph_from_arrays", "graph_to_arrays"]
+__all__ = ["graph_from_arrays", "graph_to_arrays", "refuse_copies"]
 
 _COLUMNS = ("kinds", "costs", "sizes", "workspace", "held", "recompute_until")
+
+
+def refuse_copies(graph: Graph) -> None:
+    """Refuse a graph with nodes that copy to the host: a file of a graph cannot say what copies cost.
+
+    Raises
+    ------
+    GraphError
+        If it is one.
+    """
+    if graph.host is not None:
+        raise GraphError(f"copies to the host are not written to files: write paging.without_host of {graph.name!r}")
 
 
 def graph_to_arrays(graph: Graph) -> dict[str, NDArray[Any]]:
@@ -27,7 +40,13 @@ def graph_to_arrays(graph: Graph) -> dict[str, NDArray[Any]]:
         "kinds", "costs", "sizes", "workspace", "held" and "recompute_until", as in `Graph`, (n,) each; "edges",
         (edges, 2) int64, whose rows (i, j) say that node j reads node i; "waits", the same of nodes that wait;
         "constant_bytes", () int64.
+
+    Raises
+    ------
+    GraphError
+        As `refuse_copies`.
     """
+    refuse_copies(graph)
     return {
         **{column: getattr(graph, column) for column in _COLUMNS},
         "edges": np.array(graph.edges, dtype=np.int64).reshape(-1, 2),

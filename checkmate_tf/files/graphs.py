@@ -33,6 +33,7 @@ import numpy as np
 from ..errors import GraphError, show_value
 from ..graph import BACKWARD, FORWARD, LOSS, Graph
 from ..units import MOST_BYTES
+from .arrays import refuse_copies
 from .jsonfile import FieldCheck, read_json, write_json
 
 __all__ = ["GRAPH_FORMAT", "graph_from_dict", "graph_to_dict", "read_graph", "write_graph"]
@@ -53,11 +54,12 @@ def graph_to_dict(graph: Graph) -> dict[str, Any]:
     Raises
     ------
     GraphError
-        If the graph has no nodes: the format knows no empty graphs.
+        If the graph has no nodes: the format knows no empty graphs. If it has nodes that copy to the host.
     """
     n = len(graph)
     if not n:
         raise GraphError(f"graph {graph.name!r} has no nodes: there is nothing to write")
+    refuse_copies(graph)
     kind_names = {number: name for name, number in _KINDS.items()}
     until = np.clip(graph.recompute_until, 0, n)
     columns = (graph.kinds, graph.costs, graph.sizes, graph.workspace, graph.held, until)

@@ -62,7 +62,7 @@ def timeline(graph: Graph, plan: Iterable[Statement]) -> Timeline:
     host, costs = graph.host, graph.costs.tolist()
     node_of = {s.register: s.node for s in statements if s.op == ALLOCATE}
     computations = [s for s in statements if s.op == COMPUTE]
-    first = len(graph) if host is None else host.first
+    first = graph.first_copy
     going = {s.node for s in computations if s.node >= first}
     starts, ends = [], []
     clock = computing = out_free = in_free = 0.0

@@ -62,13 +62,27 @@ def solve(
     if strategy not in STRATEGIES:
         raise StrategyError(f"strategy {strategy!r} is unknown; choose one of {', '.join(sorted(STRATEGIES))}")
     budget_bytes = budget_in_bytes(budget, graph)
-    schedule = STRATEGIES[strategy].load()(graph, budget_bytes, options or SolveOptions())
+    schedule = _function(graph, strategy)(graph, budget_bytes, options or SolveOptions())
     if schedule.peak_bytes > budget_bytes:
         raise PlanError(
             f"strategy {strategy!r} made a schedule of {schedule.peak_bytes} bytes for a budget of {budget_bytes}; "
             "please report this"
         )
     return schedule
+
+
+def _function(graph: Graph, strategy: str) -> StrategyFunction:
+    """What solves a graph. If values can be copied to the host (`paging.with_host`), only "checkmate" decides that."""
+    if graph.host is None:
+        return STRATEGIES[strategy].load()
+    if strategy != "checkmate":
+        raise StrategyError(
+            f'strategy {strategy!r} knows nothing of copies to the host: use "checkmate", or the graph without them '
+            "(paging.without_host)"
+        )
+    from .paging.paging import paging
+
+    return paging
 
 
 def minimum_budget(graph: Graph, time_limit: float = 12.0) -> tuple[int, int, int]:

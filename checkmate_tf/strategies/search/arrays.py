@@ -7,6 +7,8 @@ Indices are 0-based stages and nodes. For each node i:
   which is an output and is kept to the end.
 - `uses[use_ptr[i]:use_ptr[i + 1]]`: the stages whose first computation reads i, ascending. A value that cannot be
   recomputed but may be a source of recomputation has its last need as one more use, if `keep_sources` says so.
+- `again[i]`: what it costs to have the value again. `hosted[i]`: it is brought back from the host then, for which no
+  other value is needed, and which is possible at any time.
 - `hints[hint_ptr[i]:hint_ptr[i + 1]]`: the uses of i and of its recomputable readers: how far away the need for a mere
   source of recomputation is.
 """
@@ -22,7 +24,7 @@ from ...graph import BACKWARD, Graph
 from ...numba_jit import numba_jit
 from ..ordering.links import pointers, ragged
 
-__all__ = ["Problem", "copy", "flatten", "last_needs", "pinned_bytes", "place"]
+__all__ = ["Hosted", "Problem", "copy", "flatten", "last_needs", "pinned_bytes", "place"]
 
 _ORDERED = frozenset({"order", "rank", "uses", "hints", "horizon", "last_need", "evictable"})  # what `place` writes
 
@@ -41,6 +43,8 @@ class Problem(NamedTuple):
     sizes: NDArray[np.int64]
     needs: NDArray[np.int64]
     costs: NDArray[np.float64]
+    again: NDArray[np.float64]
+    hosted: NDArray[np.bool_]
     until: NDArray[np.int64]
     source: NDArray[np.bool_]
     order: NDArray[np.int64]
@@ -52,6 +56,13 @@ class Problem(NamedTuple):
     horizon: NDArray[np.int64]
     last_need: NDArray[np.int64]
     evictable: NDArray[np.bool_]
+
+
+class Hosted(NamedTuple):
+    """Values that are copied to the host: (n,) which, and what it costs to have each again from there."""
+
+    values: NDArray[np.bool_]
+    costs: NDArray[np.float64]
 
 
 def last_needs(graph: Graph, until: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
@@ -71,6 +82,7 @@ def flatten(
     recompute_backward: bool = False,
     keep_sources: float = np.inf,
     order: NDArray[np.int64] | None = None,
+    host: Hosted | None = None,
 ) -> Problem:
     """Arrays of `graph`.
 
@@ -83,6 +95,8 @@ def flatten(
         many bytes. Larger ones are dropped after their last direct use, and what depends on them is then kept.
     order : (n,) int, optional
         Nodes in the order of their first computations; the graph's own by default.
+    host : Hosted, optional
+        Which values are brought back from the host, and not computed again.
     """
     n, sizes = len(graph), np.array(graph.sizes)
     rows = [len(users) or 1 for users in graph.users]
@@ -94,6 +108,8 @@ def flatten(
         sizes,
         np.array(sizes + graph.workspace),
         np.array(graph.costs),
+        np.array(graph.costs if host is None else np.where(host.values, host.costs, graph.costs)),
+        np.zeros(n, np.bool_) if host is None else np.array(host.values, np.bool_),
         np.where((graph.kinds == BACKWARD) & (not recompute_backward), 0, graph.recompute_until),
         sizes <= keep_sources,
         np.arange(n) if order is None else np.array(order, dtype=np.int64),
@@ -136,19 +152,19 @@ def place(problem: Problem) -> None:
         missing[t] = least
     ends = np.empty(n, dtype=np.int64)  # of being recomputed, its inputs aside
     for i in range(n):
-        ends[i] = n if until[i] >= n else np.searchsorted(missing, until[i])
+        ends[i] = n if until[i] >= n or problem.hosted[i] else np.searchsorted(missing, until[i])
     for t in range(n - 1, -1, -1):
         i = order[t]
         begin, end = user_ptr[i], user_ptr[i + 1]
         last[i] = n if begin == end else 0
         for e in range(begin, end):
             j = users[e]
-            last[i] = max(last[i], rank[j], min(ends[j] - 1, last[j], n - 1))
+            last[i] = max(last[i], rank[j] if problem.hosted[j] else max(rank[j], min(ends[j] - 1, last[j], n - 1)))
     reach = np.empty(n, dtype=np.int64)  # last stage in which the value can be had at all
     for t in range(n):
         i = order[t]
         far = min(ends[i] - 1, n - 1)
-        for e in range(problem.input_ptr[i], problem.input_ptr[i + 1]):
+        for e in range(problem.input_ptr[i], problem.input_ptr[i] if problem.hosted[i] else problem.input_ptr[i + 1]):
             far = min(far, reach[problem.inputs[e]])
         horizon[i] = max(t, far)
         begin, count = use_ptr[i], 0
@@ -171,7 +187,8 @@ def place(problem: Problem) -> None:
         last[i] = uses[use_ptr[i + 1] - 1]
         for e in range(user_ptr[i], user_ptr[i + 1]):
             j = users[e]
-            last[i] = max(last[i], min(horizon[j], last[j]))
+            if not problem.hosted[j]:
+                last[i] = max(last[i], min(horizon[j], last[j]))
     for i in range(n):
         problem.evictable[i] = horizon[i] > rank[i] and problem.sizes[i] > 0 and user_ptr[i] < user_ptr[i + 1]
     for i in range(n):

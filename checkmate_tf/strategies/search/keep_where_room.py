@@ -39,7 +39,7 @@ def _profile(
         k = sequence[q]
         if first[k] == q or wanted[k]:
             wanted[k] = False
-            for e in range(ptr[k], ptr[k + 1]):
+            for e in range(ptr[k], ptr[k] if problem.hosted[k] and first[k] < q else ptr[k + 1]):
                 wanted[inputs[e]] = True
             kept[length] = k
             length += 1
@@ -50,7 +50,7 @@ def _profile(
         previous[q] = copy[k]
         copy[k] = q
         last_use[q] = q
-        for e in range(ptr[k], ptr[k + 1]):
+        for e in range(ptr[k], ptr[k] if problem.hosted[k] and previous[q] >= 0 else ptr[k + 1]):
             last_use[copy[inputs[e]]] = q
     for i in range(n):
         if problem.last_need[i] == n and problem.uses[problem.use_ptr[i]] == n:
@@ -62,7 +62,8 @@ def _profile(
     live = 0
     for q in range(length):
         live += change[q]
-        memory[q] = live + needs[result[q]] - sizes[result[q]]
+        fetched = problem.hosted[result[q]] and previous[q] >= 0
+        memory[q] = live + (0 if fetched else needs[result[q]] - sizes[result[q]])
     return result
 
 
@@ -93,7 +94,7 @@ def keep_where_room(problem: Problem, budget: int, sequence: NDArray[np.int64]) 
         steps += 30 * length  # the profile and the sorting
         price = np.zeros(length)
         for q in range(length):
-            price[q] = -problem.costs[sequence[q]] if previous[q] >= 0 else 1.0
+            price[q] = -problem.again[sequence[q]] if previous[q] >= 0 else 1.0
         for q in np.argsort(price):
             if price[q] > 0:
                 break

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from ...graph import BACKWARD, Graph
 from ..ordering.links import links
-from .arrays import Problem, copy, flatten, place
+from .arrays import Hosted, Problem, copy, flatten, place
 from .keep_where_room import keep_where_room
 from .simulate import anneal, buffers, repair, simulate
 
@@ -74,6 +74,7 @@ def search(
     keep_sets: Callable[[], list[KeepSet]] = list,
     free: bool = False,
     orders: Sequence[NDArray[np.int64]] = (),
+    host: Hosted | None = None,
 ) -> Iterator[NDArray[np.int64] | None]:
     """Look for cheap sequences, for as long as it is asked.
 
@@ -90,6 +91,8 @@ def search(
         the order of the graph.
     orders : sequence of (n,) int arrays
         Orders to start from, besides that of the graph.
+    host : Hosted, optional
+        Values that are brought back from the host instead of being computed again, and what that costs here.
 
     Yields
     ------
@@ -97,13 +100,19 @@ def search(
         A better sequence than all before, or None after a fraction of a second without one. Never ends, unless nothing
         can be recomputed.
     """
-    walk = _Walk(graph, budget_bytes - graph.constant_bytes, seed, free, orders)
+    walk = _Walk(graph, budget_bytes - graph.constant_bytes, seed, free, orders, host)
     yield from walk.run(keep_sets)
 
 
 class _Walk:
     def __init__(
-        self, graph: Graph, room: int, seed: int, free: bool = False, orders: Sequence[NDArray[np.int64]] = ()
+        self,
+        graph: Graph,
+        room: int,
+        seed: int,
+        free: bool = False,
+        orders: Sequence[NDArray[np.int64]] = (),
+        host: Hosted | None = None,
     ) -> None:
         self.graph, self.room, self.free = graph, room, free
         starts = [np.arange(len(graph)), *(np.asarray(order, dtype=np.int64) for order in orders)]
@@ -116,10 +125,10 @@ class _Walk:
         self.evictions = np.zeros(len(graph), dtype=np.int64)
         source = room / 1000
         self.recipes: list[dict[str, Any]] = [  # what may be recomputed, the likeliest first
-            {"keep_sources": source},
-            {},
-            {"keep_sources": -1},
-            {"recompute_backward": True, "keep_sources": source},
+            {"keep_sources": source, "host": host},
+            {"host": host},
+            {"keep_sources": -1, "host": host},
+            {"recompute_backward": True, "keep_sources": source, "host": host},
         ]
         self.use(flatten(graph, **self.recipes[0]))
 
@@ -135,7 +144,7 @@ class _Walk:
         n = len(self.graph)
         single = np.zeros(n, dtype=np.int64)
         ratio = np.log(
-            (self.problem.costs + 1e-9 + 1e-4 * self.problem.costs.mean()) / np.maximum(self.problem.sizes, 1)
+            (self.problem.again + 1e-9 + 1e-4 * self.problem.again.mean()) / np.maximum(self.problem.sizes, 1)
         )
         if not keep_sets:
             for bias in _BIASES:
@@ -173,7 +182,7 @@ class _Walk:
 
     def _offer(self, sequence: NDArray[np.int64]) -> NDArray[np.int64] | None:
         better = keep_where_room(self.problem, self.room, sequence)
-        extra = float(self.problem.costs[better].sum()) - self.graph.base_cost
+        extra = float((np.bincount(better, minlength=len(self.graph)) - 1) @ self.problem.again)
         if extra < self.best * (1 - 1e-12):
             self.best = extra
             return better

@@ -77,7 +77,7 @@ def simulate(
     order, rank = problem.order, problem.rank
     uses, use_end = problem.uses, problem.use_ptr
     hints, hint_end = problem.hints, problem.hint_ptr
-    sizes, needs, costs = problem.sizes, problem.needs, problem.costs
+    sizes, needs, again, hosted = problem.sizes, problem.needs, problem.again, problem.hosted
     horizon, last_need, evictable = problem.horizon, problem.last_need, problem.evictable
     locks, use_at, hint_at, pool, place, todo, stack, mark, _spare, present, logs = scratch
     n = sizes.shape[0]
@@ -110,9 +110,10 @@ def simulate(
                         return FAILED, -count, t
                     todo[count] = rank[p]
                     count += 1
-                    stack[depth] = p
-                    depth += 1
-                    extra += costs[p]
+                    if not hosted[p]:
+                        stack[depth] = p
+                        depth += 1
+                    extra += again[p]
                     evictions[p] += 1
         if extra > limit or length + count > sequence.shape[0]:
             return max(extra, limit), length, t
@@ -120,7 +121,9 @@ def simulate(
             todo[:count].sort()
         for at in range(count):
             k = order[todo[at]]
-            while live + needs[k] > budget:
+            fetched = hosted[k] and todo[at] < t
+            need = sizes[k] if fetched else needs[k]
+            while live + need > budget:
                 worst, lowest = -1, np.inf
                 for q in range(pooled):
                     i = pool[q]
@@ -160,7 +163,7 @@ def simulate(
                 pool[pooled] = k
                 place[k] = pooled
                 pooled += 1
-            for e in range(ptr[k], ptr[k + 1]):
+            for e in range(ptr[k], ptr[k] if fetched else ptr[k + 1]):
                 p = inputs[e]
                 locks[p] -= 1
                 if locks[p] == 0 and last_need[p] <= t:

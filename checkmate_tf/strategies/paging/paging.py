@@ -1,0 +1,242 @@
+"""Paging and recomputation in one search: the cheapest schedule in which values may wait in the host's memory.
+
+Copies run beside the computations. They cost nothing while the engine has time, and all that they take when it has not.
+So the search decides first which values may be copied, and then looks for cheap schedules in which these are brought
+back and all others are computed again (`search`), in a little less than the budget. The rest is room to wait for copies
+late and to bring values back early (`windows`). What such a schedule costs is what its timeline says, by the one
+evaluator.
+
+It begins with the values that are dearest to compute for their bytes, as many as the engine can carry in several shares
+of the step. Then it goes on from the cheapest schedule: a value that is waited for long is left out, and one that costs
+much to be computed again is copied.
+
+The schedule without copies takes part. So the result is never worse than that.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import InfeasibleBudgetError
+from ...evaluator import CLOSED_GAP, evaluate
+from ...graph import Graph
+from ...paging import timeline, without_host
+from ...plan import COMPUTE, plan_from_sequence
+from ...schedule import Schedule
+from ..checkmate import checkmate
+from ..options import SolveOptions
+from ..search.arrays import Hosted
+from ..search.search import search
+from .bound import paging_bound
+from .windows import with_windows
+
+__all__ = ["paging"]
+
+log = logging.getLogger(__name__)
+
+_WITHOUT = 0.25  # of the time: for the schedule without copies
+_BOUND = 0.15  # of the time: for the lower bound
+_SHARES = (0.15, 0.3, 0.5, 0.8, 1.6)  # of what the engine carries in a step without recomputation, at first
+_ROOM = (0.1, 0.02, 0.0, 0.25)  # of the budget without constants, left for windows
+_FIRST = 0.4  # of the time: for these
+_LOOK = 0.06  # seconds of search for a choice of values, and more for large graphs
+_PRICE = 0.01  # of the time that a copy takes out and back: what it costs in the search
+_POOL = 6  # choices from which it goes on, the cheaper ones more often
+_MOST_CHANGES = 4  # values that are chosen otherwise at once
+
+
+def paging(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
+    """The cheapest schedule found within the budget, with copies to the host and recomputations.
+
+    Parameters
+    ----------
+    graph : Graph
+        With nodes that copy to the host (`paging.with_host`).
+    budget_bytes : int
+        Of the device, constants included.
+    options : SolveOptions
+
+    Raises
+    ------
+    InfeasibleBudgetError
+        If no schedule was found, with copies or without.
+    """
+    begun = time.perf_counter()
+    found = _Found(graph, budget_bytes)
+    base, least = without_host(graph), None
+    try:
+        alone = checkmate(base, budget_bytes, replace(options, time_limit=_WITHOUT * options.time_limit, progress=None))
+        found.take(alone.sequence.tolist(), alone.solver)
+        if alone.cost <= base.base_cost * (1 + CLOSED_GAP):
+            return replace(alone, graph=graph)
+    except InfeasibleBudgetError as error:
+        if budget_bytes < base.constant_bytes + int(base.working_set.max(initial=0)):
+            raise  # one operation alone needs more: copies do not help
+        least = error
+    until = begun + (1 - _BOUND) * options.time_limit
+    try:
+        _Chooser(graph, base, found, options, until).run()
+    except KeyboardInterrupt:
+        if found.best is None:
+            raise
+        log.warning("interrupted: going on with the best schedule so far")
+    if found.best is None:
+        assert least is not None
+        raise InfeasibleBudgetError(
+            f"{least}; no schedule was found that copies values to the host, either",
+            budget_bytes,
+            least.minimum_bytes,
+            proven=False,
+        )
+    left = max(1.0, begun + options.time_limit - time.perf_counter())
+    lower = min(found.cost, paging_bound(graph, budget_bytes, left, options.memory_limit))
+    status = "optimal" if found.cost - lower <= CLOSED_GAP * found.cost else "feasible"
+    return Schedule(
+        graph, np.array(found.best), strategy="checkmate", solver=found.solver, status=status,
+        budget_bytes=budget_bytes, lower_bound=lower, seconds=time.perf_counter() - begun,
+    )  # fmt: skip
+
+
+class _Found:
+    """The cheapest schedule so far."""
+
+    def __init__(self, graph: Graph, budget_bytes: int) -> None:
+        self.graph, self.budget = graph, budget_bytes
+        self.best: list[int] | None = None
+        self.cost, self.solver = np.inf, ""
+
+    def take(self, sequence: Sequence[int], solver: str) -> float:
+        """Take a schedule if it fits and is cheaper; returns its cost, or infinity if it does not fit."""
+        found = evaluate(self.graph, plan_from_sequence(self.graph, sequence))
+        if found.peak_bytes > self.budget:
+            return np.inf
+        if found.cost < self.cost:
+            self.best, self.cost, self.solver = list(sequence), found.cost, solver
+        return found.cost
+
+
+@dataclass(frozen=True, eq=False)
+class _Choice:
+    """Which values may be copied, and the room that is left for windows: (n,) bool, and a share of the budget."""
+
+    values: NDArray[np.bool_]
+    room: float
+
+
+class _Chooser:
+    """Looks for the values that are best copied."""
+
+    def __init__(self, graph: Graph, base: Graph, found: _Found, options: SolveOptions, until: float) -> None:
+        self.graph, self.base, self.found, self.options, self.until = graph, base, found, options, until
+        self.random = np.random.default_rng(options.seed)
+        host = graph.host
+        assert host is not None
+        self.copied = np.array(list(graph.copies), dtype=np.int64)
+        self.trips = np.zeros(len(base))
+        self.trips[self.copied] = host.to_host + host.from_host
+        self.look = _LOOK * max(1.0, len(base) / 300)
+        self.begun = self.told = time.perf_counter()
+
+    def run(self) -> None:
+        """Try the first choices, then change the best one, until the time is over or nothing is left to gain."""
+        first = [_Choice(values, room) for values in self._first() for room in _ROOM]
+        each = _FIRST * (self.until - self.begun) / len(first)
+        pool = [(self._try(choice, min(each, self.look)), choice) for choice in first]
+        while not self._over():
+            pool = sorted((p for p in pool if np.isfinite(p[0])), key=lambda p: p[0])[:_POOL]
+            if not pool:
+                return
+            _, choice = pool[min(int(self.random.exponential()), len(pool) - 1)]
+            changed = self._changed(choice)
+            if not any(np.array_equal(changed.values, c.values) and changed.room == c.room for _, c in pool):
+                pool.append((self._try(changed, self.look), changed))
+
+    def _first(self) -> Iterator[NDArray[np.bool_]]:
+        """The values that cost most to be computed again for their bytes, as many as go in shares of the step."""
+        base = self.base
+        again = np.where(base.recompute_until < len(base), np.inf, _again(base))[self.copied]
+        ranked = self.copied[np.argsort(-again / self.trips[self.copied], kind="stable")]
+        taken = np.cumsum(self.trips[ranked])
+        for share in _SHARES:
+            values = np.zeros(len(base), np.bool_)
+            values[ranked[: 1 + np.searchsorted(taken, share * base.base_cost)]] = True
+            yield values
+
+    def _try(self, choice: _Choice, seconds: float) -> float:
+        """The least cost that a short search finds with a choice; infinite if nothing fits."""
+        base, room = self.base, self.found.budget - self.base.constant_bytes
+        hosted = Hosted(choice.values, _PRICE * self.trips)
+        seed = int(self.random.integers(2**31))
+        cost, end = np.inf, time.perf_counter() + seconds
+        for sequence in search(base, base.constant_bytes + int((1 - choice.room) * room), seed, host=hosted):
+            if sequence is not None:
+                paged = with_windows(self.graph, sequence.tolist(), choice.values, self.found.budget)
+                cost = min(cost, self.found.take(paged, "eviction search with copies to the host"))
+            if time.perf_counter() >= end or self._over():
+                break
+        return cost
+
+    def _changed(self, choice: _Choice) -> _Choice:
+        """A choice near the best: without what is waited for, or with what is computed again, or at random."""
+        values, room = choice.values.copy(), choice.room
+        for _ in range(int(self.random.integers(1, _MOST_CHANGES + 1))):
+            kind = self.random.random()
+            weights = self._waits() if kind < 0.35 else self._recomputed() if kind < 0.7 else np.ones(len(values))
+            weights = np.where(np.isin(np.arange(len(values)), self.copied), weights, 0.0)
+            weights[values if 0.35 <= kind < 0.7 else np.zeros(len(values), np.bool_)] = 0.0
+            if weights.sum() > 0:
+                i = int(self.random.choice(len(values), p=weights / weights.sum()))
+                values[i] = not values[i]
+        if self.random.random() < 0.3:  # noqa: PLR2004
+            room = float(self.random.choice(_ROOM))
+        return _Choice(values, room)
+
+    def _waits(self) -> NDArray[np.float64]:
+        """(n,) how long computations wait for the copies of each value in the best schedule."""
+        graph, waits = self.graph, np.zeros(len(self.base))
+        plan = plan_from_sequence(graph, self.found.best or ())
+        ends = timeline(graph, plan)
+        computations = [s for s in plan if s.op == COMPUTE]
+        node_of = {s.register: s.node for s in computations}
+        clock = 0.0
+        fetched = dict[int, float]()
+        for s, begin, end in zip(computations, ends.starts, ends.ends, strict=True):
+            if s.node >= len(self.base):
+                waits[graph.inputs[s.node][0]] += max(0.0, end - clock)
+                clock = max(clock, end)
+            elif s.reads and node_of[s.reads[0]] >= len(self.base):
+                fetched[s.register] = end
+            else:
+                late = max((r for r in s.reads if r in fetched), key=lambda r: fetched[r], default=-1)
+                if late >= 0 and begin > clock:
+                    waits[node_of[late]] += begin - clock
+                clock = end
+        return waits
+
+    def _recomputed(self) -> NDArray[np.float64]:
+        """(n,) what the best schedule spends on computing each value again."""
+        sequence = np.array(self.found.best or (), dtype=np.int64)
+        counts = np.bincount(sequence[sequence < len(self.base)], minlength=len(self.base))
+        paged = np.zeros(len(self.base), np.bool_)
+        paged[[self.graph.inputs[k][0] for k in sequence[sequence >= len(self.base)]]] = True
+        return np.where(paged, 0.0, np.maximum(counts - 1, 0) * self.base.costs)
+
+    def _over(self) -> bool:
+        now, found, options = time.perf_counter(), self.found, self.options
+        gap = 1 - self.base.base_cost / found.cost if np.isfinite(found.cost) else 1.0
+        if options.progress and now - self.told >= 1:
+            self.told = now
+            options.progress(now - self.begun, found.cost, self.base.base_cost, gap)
+        return now >= self.until or gap <= options.gap
+
+
+def _again(graph: Graph) -> NDArray[np.float64]:
+    """(n,) what a value costs to be computed again, as if half of its inputs had to be, too."""
+    costs = graph.costs
+    return costs + 0.5 * np.array([sum(costs[i] for i in row) for row in graph.inputs])

@@ -118,7 +118,33 @@ class _Found:
             return np.inf
         if found.cost < self.cost:
             self.best, self.cost, self.solver = list(sequence), found.cost, solver
+            self._keep_where_room()
         return found.cost
+
+    def _keep_where_room(self) -> None:
+        """Leave out what the best schedule has again, the dearest first, where there is room to keep it."""
+        again = True
+        while again:
+            again = False
+            for place in self._repeated(self.best or []):
+                shorter = self._without(self.best or [], place)
+                found = evaluate(self.graph, plan_from_sequence(self.graph, shorter))
+                if found.peak_bytes <= self.budget and found.cost < self.cost:
+                    self.best, self.cost, again = shorter, found.cost, True
+                    break
+
+    def _repeated(self, sequence: Sequence[int]) -> list[int]:
+        """Places where a value is had again, those first that cost most to be computed."""
+        first: dict[int, int] = {}
+        places = [q for q, node in enumerate(sequence) if first.setdefault(node, q) != q]
+        return sorted(places, key=lambda q: -self.graph.costs[sequence[q]])
+
+    def _without(self, sequence: Sequence[int], place: int) -> list[int]:
+        """The sequence without one place, and without a copy that nobody brings back then."""
+        node = sequence[place]
+        rest = [*sequence[:place], *sequence[place + 1 :]]
+        copy = self.graph.copies.get(node)
+        return rest if rest.count(node) > 1 else [k for k in rest if k != copy]
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +186,8 @@ class _Chooser:
     def _first(self) -> Iterator[NDArray[np.bool_]]:
         """The values that cost most to be computed again for their bytes, as many as go in shares of the step."""
         base = self.base
-        again = np.where(base.recompute_until < len(base), np.inf, _again(base))[self.copied]
+        too_late = [base.recompute_until[i] <= max(base.users[i]) for i in self.copied.tolist()]
+        again = np.where(too_late, np.inf, _again(base)[self.copied])
         ranked = self.copied[np.argsort(-again / self.trips[self.copied], kind="stable")]
         taken = np.cumsum(self.trips[ranked])
         for share in _SHARES:

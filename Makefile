@@ -46,7 +46,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/product/emission.py --full
 	$(BIN)/python benchmarks/product/applications.py --full
 
-FIGURES := $(addprefix figures/,memory_by_model integrality_gap rounding approximation budget_sweep monet monet_details) \
+FIGURES := $(addprefix figures/,memory_by_model integrality_gap rounding approximation budget_sweep paging monet monet_details) \
 	$(addprefix product/,peers batch_size_real)
 
 figures: $(STAMP)

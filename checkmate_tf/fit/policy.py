@@ -90,6 +90,15 @@ class FitPolicy:
         Choices of codes to solve for.
     code_share : float
         Of the time limit, for all of them.
+    alone_seconds : float
+        For measuring workspaces alone where they are learned from a step later. Large operations come first, and a
+        first schedule needs no more.
+    learn_share : float
+        Of the time limit: what the schedule may take that workspaces are learned from. It need not be good. It has to
+        fit, and to run every operation.
+    learn_tries : int
+        Schedules to learn from, each for less memory, where steps run out of it: kernels took up to a quarter more than
+        alone (on an H200).
     full : float
         Of the budget: where data is expected to fill more, a plan with room for it is made before training.
     plans_again : int
@@ -130,6 +139,9 @@ class FitPolicy:
     tries_without_codes: int = 2
     code_rounds: int = 3
     code_share: float = 0.25
+    alone_seconds: float = 8.0
+    learn_share: float = 0.1
+    learn_tries: int = 3
     full: float = 0.99
     plans_again: int = 3
 

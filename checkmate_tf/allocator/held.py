@@ -27,7 +27,6 @@ class _Run:
     most: int = 0
     outputs: int = 0  # bytes allocated as outputs
     own: bool = False  # whether it took memory for itself
-    left: int = 0  # held after its last event of its own memory, or its last allocation
 
     @property
     def over(self) -> bool:
@@ -36,21 +35,16 @@ class _Run:
 
     def allocates(self, size: int, role: str) -> None:
         self.held += size
-        self.most, self.left = max(self.most, self.held), self.held
+        self.most = max(self.most, self.held)
         if role == _OWN:
             self.own = True
         else:
             self.outputs += size
 
-    def frees(self, size: int, role: str) -> None:
-        self.held -= size
-        if role == _OWN:
-            self.left = self.held
-
     @property
     def bytes(self) -> int:
-        """The most beyond what is left. Outputs are left, though what they lie in may have been taken as its own."""
-        return max(0, self.most - max(self.left, self.outputs)) if self.own else 0
+        """The most beyond what is left: at least its outputs, whatever they lie in and whoever has freed them."""
+        return max(0, self.most - max(self.held, self.outputs)) if self.own else 0
 
 
 def held_while_running(
@@ -83,9 +77,9 @@ def held_while_running(
 
     Notes
     -----
-    A kernel may make its result in memory of its own, and give the output back that it allocated before. A consumer
-    that allocates nothing may free that result next, in the same thread. That is no free of the kernel's. So as many
-    bytes as were allocated as outputs count as left.
+    A kernel may make its result in memory of its own, and give the output back that it allocated before. A reader that
+    allocates nothing may free that result next, in the same thread. So may the executor free outputs that nobody reads.
+    These are no frees of the kernel's. So as many bytes as were allocated as outputs count as left.
 
     O(n).
     """
@@ -104,7 +98,7 @@ def held_while_running(
         else:
             owner = owners.pop(where, None)
             if owner is not None and owner is here:
-                here.frees(many, purpose)
+                here.held -= many
             else:
                 current.pop(place, None)
     found: dict[str, int] = {}

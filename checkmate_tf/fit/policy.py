@@ -61,6 +61,7 @@ class FitPolicy:
         Of the least peak predicted so far: a plan below this is another one to the allocator, and worth a measurement.
     near_budget : float
         Times the budget: where the least measured is below it, another schedule with the least peak may lose less.
+        Where it is proven that none is below it, no workspaces are learned.
     strict_cost : float
         Times the seconds of a step: what strict order is taken to cost in parallelism, until it is measured. In six
         networks it was 1.00 to 1.08 by least times.

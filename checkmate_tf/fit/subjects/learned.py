@@ -17,6 +17,7 @@ import gc
 import logging
 from collections.abc import Mapping
 
+import numpy as np
 import tensorflow as tf
 
 from ...costs.counts import CALLS
@@ -59,7 +60,7 @@ def learn(job: Job, ledger: Ledger) -> dict[tf.Operation, int] | None:
     Returns
     -------
     dict from operation to bytes, or None
-        For every operation of the step. None if that cannot be learned: no schedule was found in short time, memory ran
+        For every operation of the step. None if that cannot be learned: no schedule comes near the budget, memory ran
         out, or steps cannot be run or recorded here. The log says why.
     """
     with ledger.timed("learn"):
@@ -128,13 +129,17 @@ def _begins(copy: tf.Operation, traced: Mapping[str, tf.Operation], workspaces: 
 
 
 def _first(job: Job, target: int) -> Schedule | None:
-    """A schedule that fits, as far as is known, made in short time; None if none was found."""
+    """A schedule that fits, as far as is known, or nearly, made in short time; None if none was found."""
     quick = job.with_seconds(POLICY.learn_share * job.options.time_limit)
     found = Finder(quick, Ledger()).find(target, strict=True)
-    if isinstance(found, InfeasibleBudgetError):
-        log.info("workspaces are not learned from a step: no schedule fits so far: %s", found)
+    if not isinstance(found, InfeasibleBudgetError):
+        return found.schedule
+    far = found.proven and found.minimum_bytes > POLICY.near_budget * job.budget_bytes
+    if found.sequence is None or far:
+        log.info("workspaces are not learned from a step: no schedule comes near the budget so far: %s", found)
         return None
-    return found.schedule
+    least = np.array(found.sequence, np.int64)  # kernels may take less in a step: what they take will decide
+    return Schedule(job.subject.graph, least, job.options.strategy, budget_bytes=found.minimum_bytes)
 
 
 def _recorded(job: Job, schedule: Schedule) -> tuple[Copies, Recorded]:

@@ -28,7 +28,7 @@ from checkmate_tf.fit.policy import POLICY
 from checkmate_tf.fit.run import NotMeasurable
 from checkmate_tf.fit.subjects import learned, tracing
 from checkmate_tf.schedule import keep_all
-from checkmate_tf.trace.program import LARGE
+from checkmate_tf.trace.program import LARGE, VIEW
 
 pytestmark = pytest.mark.usefixtures("fresh_keras")
 
@@ -245,6 +245,17 @@ def test_what_a_fused_kernel_takes_belongs_to_its_first_operation(emitted):
     assert found[traced[convolution.name]] == MIB and found[traced[relu.name]] == 0
     found = learned.workspaces_by_operation(program, copies, {relu.name: MIB, convolution.name: 0})
     assert found[traced[convolution.name]] == 0 and found[traced[relu.name]] == MIB
+
+
+def test_views_take_nothing():
+    """A softmax of what was only given another shape is no fused kernel."""
+    program = program_of_case("residual")
+    view = next(op for op, c in program.classes.items() if c == VIEW)
+    op = _large(program, "Relu")
+    reshaped = SimpleNamespace(name="reshaped", type="Reshape", inputs=[])
+    copy = SimpleNamespace(name="softmax", type="Softmax", inputs=[SimpleNamespace(op=reshaped)])
+    found = learned.workspaces_by_operation(program, {view: [reshaped], op: [copy]}, {"softmax": MIB})
+    assert found[op] == MIB and found[view] == 0
 
 
 def test_what_calls_functions_keeps_what_was_measured_alone():

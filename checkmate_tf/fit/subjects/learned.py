@@ -108,13 +108,14 @@ def workspaces_by_operation(program: Program, copies: Copies, workspaces: Mappin
     dict from operation to bytes
         For every operation of the step: the most of its copies; 0 where that is not worth counting.
     """
-    traced = {copy.name: op for op, many in copies.items() for copy in many}
+    traced = {copy.name: op for op, many in copies.items() if op in program.node_of for copy in many}
     found = dict.fromkeys(program.step.operations, 0)
-    for copy in (copy for many in copies.values() for copy in many):
-        size = workspaces.get(copy.name, 0)
-        if size >= LEAST_BYTES:
-            owner = traced[_begins(copy, traced, workspaces)]
-            found[owner] = max(found.get(owner, 0), size)
+    for op, many in copies.items():
+        for copy in many if op in program.node_of else ():
+            size = workspaces.get(copy.name, 0)
+            if size >= LEAST_BYTES:
+                owner = traced[_begins(copy, traced, workspaces)]
+                found[owner] = max(found[owner], size)
     return found | {op: program.scratch.get(op, 0) for op in found if op.type in CALLS}
 
 

@@ -239,7 +239,7 @@ def _known(
 
 def _as_learned(subject: Subject, learned: Sequence[int]) -> Subject:
     """The subject with workspaces that were learned before, of operations in the order traced, if there are any."""
-    if len(learned) != len(subject.op_costs):
+    if not learned or len(learned) != len(subject.op_costs):
         return subject
     return with_workspaces(subject, dict(zip(subject.op_costs, learned, strict=True)))
 

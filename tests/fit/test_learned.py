@@ -77,12 +77,15 @@ def test_where_it_is_done():
 
 
 @pytest.mark.usefixtures("no_grappler")
-@pytest.mark.parametrize("name", ["residual", "unet", "recurrent"])
-def test_training_is_equal_bit_by_bit(as_on_a_gpu, name):
-    case = replace(CASES[name], batch=128)  # so large that what else lies there is little
+@pytest.mark.parametrize(("name", "batch"), [("residual", 256), ("unet", 512)])
+def test_training_is_equal_bit_by_bit(as_on_a_gpu, name, batch):
+    """Batches are so large that what else lies in the process's memory is little."""
+    case = replace(CASES[name], batch=batch)
     plain, compiled = make(case), make(case)
     history = train(plain, case)
-    report = compile_quickly(compiled, case, verify=True, budget=0.9).checkmate
+    most = compile_quickly(make(case), case, verify=True, budget="10GB").checkmate.measured_peak_bytes
+    as_on_a_gpu.clear()
+    report = compile_quickly(compiled, case, verify=True, budget=int(0.85 * most)).checkmate
     assert as_on_a_gpu and report.seconds["learn"] > 0
     assert report.recomputations > 0 and report.measured_peak_bytes <= report.budget_bytes
     assert train(compiled, case) == history

@@ -144,7 +144,7 @@ def graphs(name: str) -> list[Any]:
     spec, batch = data_spec(model, None, None, network.data(1))
     build_training(model, spec, model.train_step)
     tracing = Tracing(batch, PlanOptions(costs="roofline", verify=False), model.name, find_device(), Ledger())
-    return [graph for _, graph in tracing.orders(*tracing.trace(model.train_step, spec, None))]
+    return [one.graph for one in tracing.orders(*tracing.trace(model.train_step, spec, None))]
 
 
 def write(output: Path) -> None:

@@ -161,6 +161,13 @@ def _matmul(op: Any, unknown: int | None) -> float | None:
     return 2 * output_elements(op.outputs[0], unknown) * left[-2 if op.get_attr(flag) else -1]
 
 
+def _rnn(op: Any, unknown: int | None) -> float | None:
+    # of cuDNN: each step of each sequence multiplies by all weights, which lie in one vector
+    given = dims(op.inputs[0], unknown)
+    each = 4 if "Backprop" in op.type else 2  # gradients of inputs and of weights
+    return None if given is None else each * math.prod(given[:2]) * output_elements(op.inputs[3], unknown)
+
+
 def _einsum(op: Any, unknown: int | None) -> float | None:
     equation = op.get_attr("equation")
     text = equation.decode() if isinstance(equation, bytes) else equation
@@ -238,4 +245,6 @@ _RULES |= dict.fromkeys(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3
 _RULES |= dict.fromkeys(("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3"), _batch_norm_grad)
 _RULES |= dict.fromkeys(("MaxPool", "AvgPool", "MaxPool3D", "AvgPool3D", "MaxPoolWithArgmax"), _pool)
 _RULES |= dict.fromkeys(("MaxPoolGrad", "MaxPoolGradGrad", "MaxPool3DGrad", "AvgPoolGrad", "AvgPool3DGrad"), _pool_grad)
+_RULES |= dict.fromkeys(words("CudnnRNN CudnnRNNV2 CudnnRNNV3"), _rnn)
+_RULES |= dict.fromkeys(words("CudnnRNNBackprop CudnnRNNBackpropV2 CudnnRNNBackpropV3"), _rnn)
 _RULES |= dict.fromkeys(("FFT", "IFFT", "FFT2D", "IFFT2D", "RFFT", "IRFFT", "RFFT2D", "IRFFT2D"), _fft)

@@ -25,9 +25,10 @@ from .setting import default_device, setting
 from .signature import Signer
 from .timed import SMALL_BYTES, group_by_signature, runner
 
-__all__ = ["op_workspaces"]
+__all__ = ["ALONE_SECONDS", "LEAST_BYTES", "op_workspaces"]
 
-_LEAST = 1 << 16  # less is not worth counting
+ALONE_SECONDS = 20.0  # for all of a network: the largest come first, and take most of it
+LEAST_BYTES = 1 << 16  # less is not worth counting
 _log = logging.getLogger(__name__)
 
 
@@ -37,7 +38,7 @@ def op_workspaces(
     device: str | None = None,
     progress: Callable[[int, int, str], None] | None = None,
     cache: bool = True,
-    time_budget: float = 20.0,
+    time_budget: float = ALONE_SECONDS,
 ) -> NDArray[np.int64]:
     """Bytes that each operation holds only while it runs, beyond its inputs and outputs.
 
@@ -95,14 +96,14 @@ def _workspace(op: tf.Operation, fabricator: Fabricator, device: str) -> int | N
             return 0
         inputs = fabricator.inputs_of(op)
         more = _peak_beyond(runner(op, inputs), device)
-        if more >= _LEAST and op.type not in CALLS:  # a graph may have another kernel, which needs less
+        if more >= LEAST_BYTES and op.type not in CALLS:  # a graph may have another kernel, which needs less
             call = as_function(op)
             call(*inputs)  # traces
             more = min(more, _peak_beyond(lambda: call(*inputs), device))
     except RUN_ERRORS as error:
         _log.debug("the workspace of %s (%s) is unknown: %s", op.name, op.type, error)
         return None
-    return more if more >= _LEAST else 0
+    return more if more >= LEAST_BYTES else 0
 
 
 def _peak_beyond(run: Callable[[], Any], device: str) -> int:

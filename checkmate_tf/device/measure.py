@@ -6,11 +6,12 @@ environment before TensorFlow starts).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ __all__ = [
     "find_device",
     "measure_peak",
     "moved_by_steps",
+    "put_back",
     "ran_out",
 ]
 
@@ -256,6 +258,25 @@ def ran_out(error: Exception) -> bool:
     return isinstance(error, tf.errors.ResourceExhaustedError) or any(sign in str(error) for sign in _SIGNS)
 
 
+@contextlib.contextmanager
+def put_back(device: Device, variables: Sequence[Any]) -> Iterator[None]:
+    """Give variables the values back at the end that they have now, and forget what the device's peak was meanwhile.
+
+    Parameters
+    ----------
+    device : Device
+        Whose allocator keeps statistics.
+    variables : sequence of tf.Variable
+        Everything that may be assigned meanwhile. Their values are held in host memory.
+    """
+    before = [v.numpy() for v in variables]
+    try:
+        yield
+    finally:
+        _assign_all(variables, before)
+        tf.config.experimental.reset_memory_stats(device.name)
+
+
 def _copied(t: tf.Tensor) -> tf.Tensor:
     """A copy on the device where a tensor is."""
     with tf.device(t.device):
@@ -285,26 +306,23 @@ def measure_peak(
     (Peak or None, str)
         The peak, or None and the reason: the allocator ran out of memory.
     """
-    before = [v.numpy() for v in variables]
-    try:
-        step()
-        peaks, seconds = list[int](), list[float]()
-        while len(peaks) < _LEAST_STEPS or (len(peaks) < _STEPS and sum(seconds) < _SECONDS):
-            if most_bytes is not None and len(peaks) >= _LEAST_STEPS and max(peaks) > most_bytes:
-                break
-            if len(peaks) >= _ALIKE_STEPS and max(peaks) - min(peaks) <= _ALIKE * max(peaks):
-                break
-            tf.config.experimental.reset_memory_stats(device.name)
-            begun = time.perf_counter()
+    with put_back(device, variables):
+        try:
             step()
-            tf.test.experimental.sync_devices()
-            seconds.append(time.perf_counter() - begun)
-            peaks.append(device.peak_bytes())
-        return Peak.of(peaks, seconds), ""
-    except tf.errors.OpError as error:
-        if not ran_out(error):
-            raise
-        return None, str(error.message).splitlines()[0]
-    finally:
-        _assign_all(variables, before)
-        tf.config.experimental.reset_memory_stats(device.name)
+            peaks, seconds = list[int](), list[float]()
+            while len(peaks) < _LEAST_STEPS or (len(peaks) < _STEPS and sum(seconds) < _SECONDS):
+                if most_bytes is not None and len(peaks) >= _LEAST_STEPS and max(peaks) > most_bytes:
+                    break
+                if len(peaks) >= _ALIKE_STEPS and max(peaks) - min(peaks) <= _ALIKE * max(peaks):
+                    break
+                tf.config.experimental.reset_memory_stats(device.name)
+                begun = time.perf_counter()
+                step()
+                tf.test.experimental.sync_devices()
+                seconds.append(time.perf_counter() - begun)
+                peaks.append(device.peak_bytes())
+            return Peak.of(peaks, seconds), ""
+        except tf.errors.OpError as error:
+            if not ran_out(error):
+                raise
+            return None, str(error.message).splitlines()[0]

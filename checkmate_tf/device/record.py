@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import importlib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,14 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from .measure import HOW_TO_MEASURE, Device
+from ..allocator.held import held_while_running
+from .measure import HOW_TO_MEASURE, Device, put_back
 
-__all__ = ["NotRecorded", "Recorded", "record"]
+__all__ = ["NotRecorded", "Recorded", "record", "record_step"]
 
 _ALLOCATION, _FREE = "MemoryAllocation", "MemoryDeallocation"
 _XPLANE = ("tensorflow.tsl.profiler.protobuf.xplane_pb2", "tensorflow.core.profiler.protobuf.xplane_pb2")
+_STEPS_BEFORE = 2  # that run before one is recorded: in the first, cuDNN tries kernels, and constants come to stay
 _TRACER = {"host_tracer_level": 1, "python_tracer_level": 0, "device_tracer_level": 0}
 
 Integers = NDArray[np.int64]
@@ -99,6 +101,17 @@ class Recorded:
         """The most bytes in use, those at first included."""
         return int(self.bytes_in_use.max(initial=self.bytes_before))
 
+    @property
+    def workspaces(self) -> dict[str, int]:
+        """Bytes that each operation held only while it ran, by name: 0 if it allocated outputs only.
+
+        See `allocator.held`. An operation that is missing allocated nothing: it did not run, another one does its work,
+        or its result lies in the memory of an input.
+        """
+        return held_while_running(
+            self.allocates, self.requested_bytes, self.address, self.thread, self.operation, self.role
+        )
+
 
 def record(device: Device, run: Callable[[], Any]) -> Recorded:
     """Everything that an allocator does while something runs.
@@ -136,6 +149,37 @@ def record(device: Device, run: Callable[[], Any]) -> Recorded:
         del kept
         events = list(_events(Path(folder)))
     return _recorded(events, _allocator_name(device))
+
+
+def record_step(device: Device, step: Callable[[], Any], variables: Sequence[Any]) -> Recorded:
+    """Everything that an allocator does in a training step, when its kernels are chosen.
+
+    Parameters
+    ----------
+    device : Device
+    step : callable
+        Runs one training step. It runs three times; its effects on `variables` are undone.
+    variables : sequence of tf.Variable
+        Everything that the step may assign.
+
+    Raises
+    ------
+    NotRecorded
+        As `record` does, or if events are missing.
+    """
+
+    def whole() -> Any:
+        kept = step()
+        tf.test.experimental.sync_devices()
+        return kept
+
+    with put_back(device, variables):
+        for _ in range(_STEPS_BEFORE):
+            whole()
+        recorded = record(device, whole)
+    if not recorded.complete:
+        raise NotRecorded(f"the record of {device.name} is not complete: events are missing, or in another order")
+    return recorded
 
 
 def _allocator_name(device: Device) -> str:

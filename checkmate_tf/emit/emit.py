@@ -31,9 +31,9 @@ sums of two (see `trace.sums`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -48,7 +48,10 @@ from ..trace.sums import grappler_sorts
 from ..trace.trees import in_trees
 from .ordering import Order, Strict, needed_waits
 
-__all__ = ["Emission", "emit"]
+__all__ = ["Copies", "Emission", "emit"]
+
+Copies: TypeAlias = Mapping[tf.Operation, Sequence[tf.Operation]]
+"""Of each traced operation those that were emitted for it, in order."""
 
 _FUSED_LATER = frozenset({"Pad", "PadV2", "MirrorPad"})
 _BIAS = "BiasAddGrad"
@@ -75,6 +78,7 @@ def emit(
     order: Order,
     inputs: Sequence[tf.Tensor],
     checks: Sequence[tf.Operation] = (),
+    told: Callable[[Copies], None] | None = None,
 ) -> Any:
     """Emit a plan into the graph under construction.
 
@@ -90,6 +94,8 @@ def emit(
         The batch, flattened as the traced step's inputs.
     checks : sequence of tf.Operation
         No effect of the step comes before these.
+    told : callable, optional
+        Is called with the copies of each traced operation when all are emitted.
 
     Returns
     -------
@@ -101,7 +107,10 @@ def emit(
         emission.run_strictly(plan)
     else:
         emission.run(plan, needed_waits(program.graph, plan, order))
-    return emission.outputs()
+    outputs = emission.outputs()
+    if told is not None:
+        told(emission.copies)
+    return outputs
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+import tensorflow as tf
+
 from ..allocator.memory import Memory
 from ..device.measure import Device
 from ..graph import Graph
@@ -34,12 +36,19 @@ class Subject:
         How many of its gradients read codes of forward values; see `trace.encodings`.
     plain_cost : float or None
         Cost of the plain step, if this step has codes; None if this is the plain step.
+    op_costs : mapping from operation to cost
+        Of each operation, in the order traced.
+    learned : mapping from operation to bytes, or None
+        What operations take for themselves, as a recorded step showed it (`fit.subjects.learned`). None where each was
+        measured alone. `program.scratch` is what counts.
     """
 
     program: Program
     graph: Graph
     encodings: Mapping[str, int] = field(default_factory=dict)
     plain_cost: float | None = None
+    op_costs: Mapping[tf.Operation, float] = field(default_factory=dict)
+    learned: Mapping[tf.Operation, int] | None = None
 
     @property
     def codes(self) -> int:

@@ -30,7 +30,8 @@ from .run import NotMeasurable, fit, fit_given, with_memory
 from .solving import solve_once
 from .state import Candidate, expected_cost
 from .subjects.encodings import choose_encodings
-from .subjects.tracing import Tracing
+from .subjects.learned import can_learn, learn
+from .subjects.tracing import Tracing, with_workspaces
 
 __all__ = ["plan_again", "plan_step", "step_graph"]
 
@@ -78,21 +79,28 @@ def plan_step(
     tracing = Tracing(batch_size, options, name, device, ledger)
     options = _with_order(options, distribution)
     free = options.strategy == SEARCHED and options.order == "free"
-    make = tracing.orders if free else lambda *traced: [tracing.program(*traced)]
-    subjects = [Subject(*one) for one in make(*tracing.trace(step, spec, distribution))]
+    make = tracing.orders if free else lambda *traced: [tracing.subject(*traced)]
+    subjects = make(*tracing.trace(step, spec, distribution))
     subject = subjects[0] if saved is None else _of_saved(saved, subjects)
     plain = keep_all(subjects[-1].graph)
     budget_bytes = _budget_bytes(options.budget, plain, device)
     reserve(device, budget_bytes)
-    for other in reversed(earlier):
-        alike = other.report.budget_bytes == budget_bytes and other.jit_compile == options.jit_compile
-        for one in subjects if alike else ():
-            if same_graph(other.schedule.graph, one.graph):
-                return PlannedStep(one, other.schedule, other.order, other.report, batch_size, options.jit_compile)
+    known = _known(earlier, subjects, device, options)
+    if known is not None:
+        one, other = known
+        return PlannedStep(one, other.schedule, other.order, other.report, batch_size, options.jit_compile)
     job = Job(subject, budget_bytes, device, options, _places(distribution))
     if distribution is None:
         _keep_reserves(job)
         job = with_memory(job)
+        if can_learn(device, options) and not (saved is not None and _is_of(saved, subject)):
+            learned = learn(job, ledger)
+            if learned is not None:
+                subjects = [with_workspaces(one, learned) for one in subjects]
+                subject = subjects[0] if saved is None else _of_saved(saved, subjects)
+                plain = keep_all(subjects[-1].graph)
+                budget_bytes = _budget_bytes(options.budget, plain, device)  # a share of what the plain step takes
+            job = with_memory(replace(job, subject=subject, budget_bytes=budget_bytes))
     reason = HOW_TO_MEASURE if distribution is None else NOT_MEASURED
     as_traced = subjects[-1] if subjects[-1] is not subject else None
     try:
@@ -191,7 +199,7 @@ def step_graph(
     """The graph that `plan_step` would plan, without planning it. Arguments and errors as there."""
     options = PlanOptions(costs=costs, verify=False)
     tracing = Tracing(batch_size, options, name, _device(distribution), Ledger())
-    return tracing.program(*tracing.trace(step, spec, distribution))[1]
+    return tracing.subject(*tracing.trace(step, spec, distribution)).graph
 
 
 def _with_order(options: PlanOptions, distribution: Distribution | None) -> PlanOptions:
@@ -204,11 +212,36 @@ def _with_order(options: PlanOptions, distribution: Distribution | None) -> Plan
 
 def _of_saved(saved: dict[str, Any], subjects: Sequence[Subject]) -> Subject:
     """The subject whose graph a saved schedule is of; the first if it is of none, which is an error later."""
-    for subject in subjects:
-        with contextlib.suppress(PlanError):
-            schedule_from_dict(saved, subject.graph)
-            return subject
-    return subjects[0]
+    return next((subject for subject in subjects if _is_of(saved, subject)), subjects[0])
+
+
+def _is_of(saved: dict[str, Any], subject: Subject) -> bool:
+    """Whether a saved schedule is of a subject's graph."""
+    with contextlib.suppress(PlanError):
+        schedule_from_dict(saved, subject.graph)
+        return True
+    return False
+
+
+def _known(
+    earlier: Sequence[Known], subjects: Sequence[Subject], device: Device, options: PlanOptions
+) -> tuple[Subject, Known] | None:
+    """An earlier plan that serves one of the subjects, the latest such; None if there is none."""
+    for other in reversed(earlier):
+        alike = [_as_learned(one, other.learned) for one in subjects]
+        budget_bytes = _budget_bytes(options.budget, keep_all(alike[-1].graph), device)
+        if other.report.budget_bytes == budget_bytes and other.jit_compile == options.jit_compile:
+            for one in alike:
+                if same_graph(other.schedule.graph, one.graph):
+                    return one, other
+    return None
+
+
+def _as_learned(subject: Subject, learned: Sequence[int]) -> Subject:
+    """The subject with workspaces that were learned before, of operations in the order traced, if there are any."""
+    if not learned or len(learned) != len(subject.op_costs):
+        return subject
+    return with_workspaces(subject, dict(zip(subject.op_costs, learned, strict=True)))
 
 
 def _ordered_and_fitted(
@@ -239,7 +272,7 @@ def _chosen_and_fitted(
             return job, found
     coded = job
     if saved is None and job.options.operators == "choose":
-        coded = with_memory(replace(job, subject=choose_encodings(job, ledger, tracing.program)))
+        coded = with_memory(replace(job, subject=choose_encodings(job, ledger, tracing.subject)))
     if not coded.subject.encodings:
         return job, fit(job, ledger)
     try:

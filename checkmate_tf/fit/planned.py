@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,12 +27,23 @@ __all__ = ["Known", "PlannedStep", "expected_peak_bytes", "first_report", "repor
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """A plan without its step, whose program would hold variables. It serves another step with an equal graph."""
+    """A plan without its step, whose program would hold variables. It serves another step with an equal graph.
+
+    Attributes
+    ----------
+    schedule : Schedule
+    order : Order
+    report : Report
+    jit_compile : bool
+    learned : tuple of int
+        Bytes that each operation takes for itself, in the order traced, if that was learned from a recorded step.
+    """
 
     schedule: Schedule
     order: Order
     report: Report
     jit_compile: bool
+    learned: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +80,9 @@ class PlannedStep:
     @property
     def known(self) -> Known:
         """The plan without the step."""
-        return Known(self.schedule, self.order, self.report, self.jit_compile)
+        learned: Mapping[tf.Operation, int] = self.subject.learned or {}
+        in_order = tuple(learned[op] for op in self.subject.op_costs) if learned else ()
+        return Known(self.schedule, self.order, self.report, self.jit_compile, in_order)
 
     def emit(self, inputs: Sequence[tf.Tensor], checks: Sequence[tf.Operation] = ()) -> Any:
         """Emit the planned step into the function being traced; none of its effects comes before `checks`."""

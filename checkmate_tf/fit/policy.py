@@ -61,6 +61,7 @@ class FitPolicy:
         Of the least peak predicted so far: a plan below this is another one to the allocator, and worth a measurement.
     near_budget : float
         Times the budget: where the least measured is below it, another schedule with the least peak may lose less.
+        Where it is proven that none is below it, no workspaces are learned.
     strict_cost : float
         Times the seconds of a step: what strict order is taken to cost in parallelism, until it is measured. In six
         networks it was 1.00 to 1.08 by least times.
@@ -90,6 +91,15 @@ class FitPolicy:
         Choices of codes to solve for.
     code_share : float
         Of the time limit, for all of them.
+    alone_seconds : float
+        For measuring workspaces alone where they are learned from a step later. Large operations come first, and a
+        first schedule needs no more.
+    learn_share : float
+        Of the time limit: what the schedule may take that workspaces are learned from. It need not be good. It has to
+        fit, and to run every operation.
+    learn_tries : int
+        Schedules to learn from, each for less memory, where steps run out of it: kernels took up to a quarter more than
+        alone (on an H200).
     full : float
         Of the budget: where data is expected to fill more, a plan with room for it is made before training.
     plans_again : int
@@ -130,6 +140,9 @@ class FitPolicy:
     tries_without_codes: int = 2
     code_rounds: int = 3
     code_share: float = 0.25
+    alone_seconds: float = 8.0
+    learn_share: float = 0.1
+    learn_tries: int = 3
     full: float = 0.99
     plans_again: int = 3
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ import tensorflow as tf
 from ..device.before import memory_before
 from ..device.examples import examples
 from ..device.measure import captured_variables, fed_as_by_fit, measure_peak, moved_by_steps
-from ..emit.emit import emit
+from ..emit.emit import Copies, emit
 from ..emit.ordering import Order, Within
 from ..emit.xla import emit_compiled
 from ..errors import InfeasibleBudgetError, JitCompileError, PlanError
@@ -31,7 +32,7 @@ from .job import Job, Ledger
 from .policy import POLICY
 from .state import Candidate, Found, Measure, Refuse, Solve, SolveLeast, begin
 
-__all__ = ["NotMeasurable", "fit", "fit_given", "with_memory"]
+__all__ = ["NotMeasurable", "fit", "fit_given", "runnable", "with_memory"]
 
 log = logging.getLogger("checkmate_tf")
 
@@ -193,16 +194,7 @@ def measure(job: Job, plan: Plan, order: Order, most_bytes: int | None) -> Peak 
         If the step cannot be run on made-up data, or must not be.
     """
     program, device, xla = job.subject.program, job.device, job.options.jit_compile
-
-    def planned(*inputs: tf.Tensor) -> Any:
-        return emit_compiled(program, plan, inputs) if xla else emit(program, plan, order, inputs)
-
-    moved = moved_by_steps(program.step)
-    if moved:
-        raise NotMeasurable(f"steps read from or write to more than variables ({moved}), which cannot be undone")
-    inputs = [program.static.tensors[id(t)] for t in program.step.inputs]
-    batch = examples(inputs, job.options.sample)
-    step = fed_as_by_fit(planned, batch, device, POLICY.ready_batches(job.options.prefetch), job.places)
+    step = runnable(job, plan, order)
     try:
         peak, reason = measure_peak(device, step, captured_variables(program.step.captures), most_bytes)
     except tf.errors.OpError as error:
@@ -216,3 +208,29 @@ def measure(job: Job, plan: Plan, order: Order, most_bytes: int | None) -> Peak 
     if peak is None:
         log.warning("a plan ran out of memory while it was measured: %s", reason)
     return peak
+
+
+def runnable(job: Job, plan: Plan, order: Order, told: Callable[[Copies], None] | None = None) -> Callable[[], Any]:
+    """A step of a plan, fed as `fit` feeds it, with a batch of the user's data or with made-up data.
+
+    Parameters
+    ----------
+    told : callable, optional
+        As in `emit`. XLA has no use for it.
+
+    Raises
+    ------
+    NotMeasurable
+        If the step must not be run.
+    """
+    program, xla = job.subject.program, job.options.jit_compile
+
+    def planned(*inputs: tf.Tensor) -> Any:
+        return emit_compiled(program, plan, inputs) if xla else emit(program, plan, order, inputs, told=told)
+
+    moved = moved_by_steps(program.step)
+    if moved:
+        raise NotMeasurable(f"steps read from or write to more than variables ({moved}), which cannot be undone")
+    inputs = [program.static.tensors[id(t)] for t in program.step.inputs]
+    batch = examples(inputs, job.options.sample)
+    return fed_as_by_fit(planned, batch, job.device, POLICY.ready_batches(job.options.prefetch), job.places)

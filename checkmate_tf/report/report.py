@@ -120,7 +120,7 @@ class Report:
         that any schedule can have for the plan's target, as the relaxation proves.
     attempts : tuple of Attempt
         Plans tried on the device, in order.
-    seconds : mapping from stage ("trace", "costs", "solve", "emit and measure") to seconds
+    seconds : mapping from stage ("trace", "costs", "learn", "solve", "emit and measure") to seconds
         If it has "solved before", that is what schedules from the cache took when they were made.
     schedule : Schedule
     training_peak_bytes : int or None

@@ -27,6 +27,12 @@ _READERS = frozenset(
     {"ReadVariableOp", "VariableShape", "VarIsInitializedOp", "ResourceGather", "ResourceGatherNd", "Placeholder"}
 )
 
+# cuDNN's recurrent layers, stateful by registration: with dropout they draw random numbers. Without, running one twice
+# gives the same bits and has no effect (measured on an H200).
+_DRAW_FOR_DROPOUT = frozenset(
+    f"CudnnRNN{direction}{version}" for direction in ("", "Backprop") for version in ("", "V2", "V3")
+)
+
 # Output k shares the buffer of input k (all outputs of the single-output ones share input 0).
 _VIEWS = frozenset(
     {
@@ -108,6 +114,8 @@ def is_source(op: tf.Operation) -> bool:
 def is_stateful(op: tf.Operation) -> bool:
     """True if running the operation twice has another effect than running it once."""
     if op.type in _READERS or not op.op_def.is_stateful:
+        return False
+    if op.type in _DRAW_FOR_DROPOUT and op.get_attr("dropout") == 0:
         return False
     return not (_calls_functions(op) and _functions_only_read(op))
 

@@ -13,9 +13,9 @@ import pytest
 import tensorflow as tf
 
 from checkmate_tf.allocator.bfc import Bfc
-from checkmate_tf.device.measure import find_device
+from checkmate_tf.device.measure import captured_variables, find_device
 from checkmate_tf.device.memory_map import memory_map
-from checkmate_tf.device.record import NotRecorded, record
+from checkmate_tf.device.record import NotRecorded, Recorded, record, record_step
 from checkmate_tf.device.replay import allocator_of, replayed
 from checkmate_tf.errors import PlanError
 
@@ -87,6 +87,31 @@ def test_a_profile_ends_when_what_runs_fails():
     with pytest.raises(ZeroDivisionError):
         record(find_device(), lambda: 1 // 0)
     assert record(find_device(), lambda: None).complete
+
+
+def test_a_step_is_recorded_when_its_kernels_are_chosen_and_leaves_nothing_behind():
+    variable, runs = tf.Variable(tf.ones([64, 64])), []
+
+    @tf.function(autograph=False)
+    def step(logits):
+        labels = tf.fill([logits.shape[0]], 1)
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits, name="loss")
+        variable.assign_add(tf.linalg.matmul(variable, variable, name="product"))
+        return tf.reduce_sum(loss)
+
+    logits = tf.random.normal((10_000, 8))
+    captures = step.get_concrete_function(logits).graph.captures
+    found = record_step(find_device(), lambda: runs.append(step(logits)), captured_variables(captures))
+    assert len(runs) == 3 and (variable.numpy() == 1).all()
+    (name,) = (name for name in found.workspaces if name.startswith("loss/"))
+    assert found.workspaces[name] == 4 * 10_000, "the kernel's own memory: a float for each row"
+    assert found.workspaces["product"] == 0
+
+
+def test_a_record_that_misses_events_is_none(monkeypatch):
+    monkeypatch.setattr(Recorded, "complete", False)
+    with pytest.raises(NotRecorded, match="not complete"):
+        record_step(find_device(), lambda: None, [])
 
 
 def test_a_map_of_another_time_is_noticed():

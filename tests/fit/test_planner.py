@@ -112,7 +112,7 @@ def test_a_refusal_names_the_least_budget_of_both_ways(monkeypatch, with_codes, 
     monkeypatch.setattr(pipeline, "choose_encodings", lambda *_: coded)
     monkeypatch.setattr(pipeline, "fit", fit)
     with pytest.raises(InfeasibleBudgetError, match="at least 5"):
-        tracing = SimpleNamespace(program=None, name="model")
+        tracing = SimpleNamespace(subject=None, name="model")
         device = Device("CPU:0", 10**9, measurable=False)
         pipeline._chosen_and_fitted(Job(plain, 3, device, options), Ledger(), tracing, None)
 

@@ -3,11 +3,22 @@
 import sys
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
+from cases import Case, program_of
+from traced import graph_of, only
 
 import checkmate_tf
+from checkmate_tf.costs.alone.fabricate import Fabricator, may_run
+from checkmate_tf.costs.flops import op_flops
+from checkmate_tf.costs.signature import Signer
+from checkmate_tf.emit.emit import emit
+from checkmate_tf.emit.ordering import Strict
 from checkmate_tf.errors import DynamicShapeError
+from checkmate_tf.plan import plan_from_sequence
+from checkmate_tf.schedule import keep_all
+from checkmate_tf.trace.ops import is_stateful
 from checkmate_tf.trace.sizes import learned
 
 pytestmark = pytest.mark.usefixtures("fresh_keras")
@@ -71,3 +82,57 @@ def test_unknown_inputs_are_not_guessed():
             input=x, input_h=h, input_c=h, params=tf.zeros([9]), sequence_lengths=tf.constant([1, 1])
         ).output.op
     assert learned.learn_shapes(op) is None
+
+
+def rnn(dropout=0.0):
+    """A recurrent layer of cuDNN's, and its gradient."""
+
+    def forward_and_back(x, params):
+        state = tf.zeros([1, BATCH, WIDTH])
+        with tf.GradientTape() as tape:
+            tape.watch([x, params])
+            y = tf.raw_ops.CudnnRNNV3(
+                input=x, input_h=state, input_c=state, params=params, sequence_lengths=tf.fill([BATCH], STEPS),
+                rnn_mode="lstm", dropout=dropout,
+            ).output  # fmt: skip
+        return tape.gradient(y, [x, params])
+
+    return graph_of(forward_and_back, (STEPS, BATCH, 3), (1000,))
+
+
+@pytest.mark.parametrize(("dropout", "effect"), [(0.0, False), (0.5, True)])
+def test_a_layer_that_draws_nothing_has_no_effect(dropout, effect):
+    graph = rnn(dropout)
+    for kind in ("CudnnRNNV3", "CudnnRNNBackpropV3"):
+        op = only(graph, kind)
+        assert op.op_def.is_stateful and is_stateful(op) is effect
+    assert may_run(only(graph, "CudnnRNNV3")) is not effect
+    assert not may_run(only(graph, "CudnnRNNBackpropV3")), "what it reads only cuDNN can have written"
+
+
+def test_a_layer_multiplies_by_all_weights_in_each_step():
+    graph = rnn()
+    flops = 2 * 1000 * STEPS * BATCH
+    assert op_flops(only(graph, "CudnnRNNV3")) == flops
+    assert op_flops(only(graph, "CudnnRNNBackpropV3")) == 2 * flops
+
+
+def test_a_layer_may_be_computed_again(cudnn):
+    """And TensorFlow runs it again: it does not take two stateful operations for one."""
+    cudnn()
+    data = lambda n: (np.zeros((n, STEPS, 3), "float32"), np.zeros((n, STEPS, WIDTH), "float32"))  # noqa: E731
+    program = program_of(model(), Case(model, data, batch=BATCH))
+    layers = [node for op, node in program.node_of.items() if op.type == "CudnnRNNV3"]
+    gradients = [node for op, node in program.node_of.items() if op.type == "CudnnRNNBackpropV3"]
+    assert len(layers) == 2 and all(program.graph.recompute_until[k] == len(program.nodes) for k in layers)
+    for op in (op for op in program.node_of if op.type == "CudnnRNNV3"):  # can be run alone, to measure what it costs
+        lengths = Fabricator(Signer().values).inputs_of(program.static.operations[op])[4]
+        assert lengths.numpy().tolist() == [STEPS] * BATCH
+    sequence = keep_all(program.graph).sequence.tolist()
+    sequence.insert(sequence.index(min(gradients)), layers[0])
+    plan = plan_from_sequence(program.graph, sequence)
+    specs = [tf.TensorSpec(program.static.tensors[id(t)].shape, t.dtype) for t in program.step.inputs]
+    step = tf.function(lambda *given: emit(program, plan, Strict(), given), autograph=False)
+    graph = step.get_concrete_function(*specs).graph
+    copies = [op for op in graph.get_operations() if op.type == "CudnnRNNV3"]
+    assert len(copies) == 3 and all(op.op_def.is_stateful for op in copies)

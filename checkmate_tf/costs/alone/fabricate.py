@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from ...trace.ops import is_stateful
+from ...trace.sizes.learned import LEARNED
 from ..counts import CALLS, words
 from .eager import called_graphs, handle_shape_dtype, run_op
 
@@ -43,7 +45,8 @@ def may_run(op: tf.Operation) -> bool:
         )
     if any(attr.type == "func" or attr.type == "list(func)" for attr in op.op_def.attr):
         return False
-    safe = op.type in _RUNNABLE_STATEFUL or op.type.startswith("ResourceApply")
+    layer = op.type in LEARNED and not is_stateful(op)  # its gradient reads what only cuDNN can have written
+    safe = layer or op.type in _RUNNABLE_STATEFUL or op.type.startswith("ResourceApply")
     return safe or not op.op_def.is_stateful
 
 

@@ -16,11 +16,13 @@ take, is known only when it is built. So steps are built and compared.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
+
+import tensorflow as tf
 
 from ...errors import InfeasibleBudgetError
-from ...graph import Graph
 from ...plan import ALLOCATE, COMPUTE, DEALLOCATE
 from ...schedule import Schedule
 from ...strategies import SolveOptions, solve
@@ -33,7 +35,15 @@ from ..policy import POLICY
 __all__ = ["choose_encodings"]
 
 
-def choose_encodings(job: Job, ledger: Ledger, build: Callable[[TracedStep], tuple[Program, Graph]]) -> Subject:
+class Build(Protocol):
+    """Makes of a traced step what can be planned. `Tracing.subject` is one."""
+
+    def __call__(self, traced: TracedStep, *, known: Mapping[tf.Operation, int]) -> Subject:
+        """Where it is `known` what operations take for themselves, that counts."""
+        ...
+
+
+def choose_encodings(job: Job, ledger: Ledger, build: Build) -> Subject:
     """The step with the encodings for which the first schedule costs least, or needs least memory if none fits.
 
     Parameters
@@ -41,8 +51,7 @@ def choose_encodings(job: Job, ledger: Ledger, build: Callable[[TracedStep], tup
     job : Job
         Of the plain step.
     ledger : Ledger
-    build : callable
-        From a traced step to its program, and its graph with costs.
+    build : Build
     """
     step, rounds = job.subject.program.step, POLICY.code_rounds
     best, left = job.subject, tuple(find_encodings(step, pools=job.device.is_cpu))
@@ -54,18 +63,25 @@ def choose_encodings(job: Job, ledger: Ledger, build: Callable[[TracedStep], tup
             break
         job.options.tell("codes", number, rounds + 1, f"{len(left)} gradients read some")
         candidate = encoded(step, left)
-        program, graph = build(candidate.step)
         kinds = Counter(e.kind for e in left)
-        coded = Subject(program, graph, dict(kinds), plain_cost=job.subject.graph.base_cost)
+        coded = build(candidate.step, known=_carried_over(job.subject, candidate, left))
+        coded = replace(coded, encodings=dict(kinds), plain_cost=job.subject.graph.base_cost)
         found, schedule = _first(replace(job, subject=coded), ledger, target)
         if found < rank:
             best, rank = coded, found
-        kept = () if schedule is None else _paying(program, schedule, candidate, left)
+        kept = () if schedule is None else _paying(coded.program, schedule, candidate, left)
         if len(kept) == len(left):
             break
         left = kept
     job.options.tell("codes", 1, 1, f"{best.codes} gradients read some")
     return best
+
+
+def _carried_over(plain: Subject, candidate: EncodedStep, encodings: Sequence[Encoding]) -> dict[tf.Operation, int]:
+    """What was learned of the plain step's operations, for their copies; not of gradients that read codes now."""
+    new = {e.gradient for e in encodings}
+    copies = candidate.operations
+    return {copies[op]: size for op, size in (plain.learned or {}).items() if op in copies and op not in new}
 
 
 def _first(job: Job, ledger: Ledger, target: int) -> tuple[tuple[int, float], Schedule | None]:

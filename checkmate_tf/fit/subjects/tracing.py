@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,10 +11,9 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ...costs import cost_unit, op_costs
-from ...costs.workspace import op_workspaces
+from ...costs.workspace import ALONE_SECONDS, op_workspaces
 from ...device.distribution import Distribution
 from ...device.measure import Device
-from ...graph import Graph
 from ...schedule import keep_all
 from ...strategies.late_updates import late_updates
 from ...trace.order import followers_of, in_order_of
@@ -22,15 +21,17 @@ from ...trace.program import Program, build_program
 from ...trace.replicas import Replicas, split_replicas
 from ...trace.sizes.static import StaticStep, with_static_batch
 from ...trace.step import TracedStep, trace_step
-from ..job import Ledger
+from ..job import Ledger, Subject
 from ..options import PlanOptions
+from ..policy import POLICY
+from .learned import can_learn
 
-__all__ = ["Tracing"]
+__all__ = ["Tracing", "with_workspaces"]
 
 
 @dataclass(frozen=True)
 class Tracing:
-    """From a step to its program, and its graph with costs.
+    """From a step to what can be planned: its program, and its graph with costs.
 
     Attributes
     ----------
@@ -62,30 +63,64 @@ class Tracing:
             replicas = split_replicas(traced, distribution.devices)
             return replicas.first, replicas
 
-    def program(self, traced: TracedStep, replicas: Replicas | None = None) -> tuple[Program, Graph]:
-        """The nodes to plan, and their graph with costs; with `replicas`, nodes that run on all of them."""
-        return self._programs(traced, replicas, lambda program: [program])[0]
+    def subject(
+        self, traced: TracedStep, replicas: Replicas | None = None, known: Mapping[tf.Operation, int] | None = None
+    ) -> Subject:
+        """The nodes to plan, and their graph with costs.
 
-    def orders(self, traced: TracedStep, replicas: Replicas | None = None) -> list[tuple[Program, Graph]]:
+        Parameters
+        ----------
+        traced : TracedStep
+        replicas : Replicas, optional
+            Nodes run on all of them.
+        known : mapping from operation to bytes, optional
+            What some operations take for themselves, where that is known already.
+        """
+        return self._subjects(traced, replicas, lambda program: [program], known or {})[0]
+
+    def orders(self, traced: TracedStep, replicas: Replicas | None = None) -> list[Subject]:
         """The same in each order that is worth planning, the likely best first. The last one is in the order traced."""
-        return self._programs(traced, replicas, lambda program: [*_with_late_updates(program), program])
+        return self._subjects(traced, replicas, lambda program: [*_with_late_updates(program), program], {})
 
-    def _programs(
-        self, traced: TracedStep, replicas: Replicas | None, orders: Callable[[Program], list[Program]]
-    ) -> list[tuple[Program, Graph]]:
+    def _subjects(
+        self,
+        traced: TracedStep,
+        replicas: Replicas | None,
+        orders: Callable[[Program], list[Program]],
+        known: Mapping[tf.Operation, int],
+    ) -> list[Subject]:
         with self.ledger.timed("trace"):
             batch = self.batch_size
             shapes = [tf.TensorShape([batch if d is None else d for d in t.shape]) for t in traced.inputs]
             static = with_static_batch(traced, shapes)
         with self.ledger.timed("costs"):
-            costs, scratch = _costs(traced, static, self.device, self.options)
+            costs, scratch = _costs(traced, static, self.device, self.options, known)
         with self.ledger.timed("trace"):
             found = []
             for one in orders(build_program(traced, static, self.name, scratch=scratch)):
                 graph = one.graph.with_costs(one.node_costs(traced.operations, costs), cost_unit(self.options.costs))
-                found.append((one if replicas is None else replicas.all_in(one), graph))
-            self.options.tell("trace", 1, 1, f"{len(found[-1][1])} nodes of {len(traced.operations)} operations")
+                op_costs = dict(zip(traced.operations, costs.tolist(), strict=True))
+                found.append(Subject(one if replicas is None else replicas.all_in(one), graph, op_costs=op_costs))
+            self.options.tell("trace", 1, 1, f"{len(found[-1].graph)} nodes of {len(traced.operations)} operations")
         return found
+
+
+def with_workspaces(subject: Subject, learned: Mapping[tf.Operation, int]) -> Subject:
+    """The same step, with other bytes that its operations take for themselves.
+
+    Parameters
+    ----------
+    subject : Subject
+        Not one of replicas.
+    learned : mapping from operation to bytes
+        For every operation of the step.
+    """
+    program, costs = subject.program, subject.op_costs
+    scratch = {op: size for op, size in learned.items() if size}
+    again = build_program(program.step, program.static, program.graph.name, scratch=scratch)
+    by_node = again.node_costs(list(costs), np.array(list(costs.values())))
+    graph = again.graph.with_costs(by_node, subject.graph.cost_unit)
+    return replace(subject, program=again, graph=graph, learned=learned)
 
 
 def _with_late_updates(program: Program) -> list[Program]:
@@ -104,9 +139,9 @@ def _with_late_updates(program: Program) -> list[Program]:
 
 
 def _costs(
-    step: TracedStep, static: StaticStep, device: Device, options: PlanOptions
+    step: TracedStep, static: StaticStep, device: Device, options: PlanOptions, known: Mapping[tf.Operation, int]
 ) -> tuple[NDArray[np.float64], dict[tf.Operation, int]]:
-    """Of each operation its cost, and the bytes that its kernel takes for itself where that can be measured."""
+    """Of each operation its cost, and the bytes that its kernel takes for itself: known, or measured if it can be."""
     copies = [static.operations[op] for op in step.operations]
     tell = None
     if options.progress is not None:
@@ -115,5 +150,12 @@ def _costs(
     costs = op_costs(copies, options.costs, **extra)
     if not (device.measurable and (options.verify or options.costs == "profile")):
         return costs, {}
-    found = op_workspaces(copies, device=f"/{device.name}", progress=tell)
-    return costs, {op: int(b) for op, b in zip(step.operations, found, strict=True) if b}
+    unknown = [op for op in step.operations if op not in known]
+    alone = op_workspaces(
+        [static.operations[op] for op in unknown],
+        device=f"/{device.name}",
+        progress=tell,
+        time_budget=POLICY.alone_seconds if can_learn(device, options) else ALONE_SECONDS,
+    )
+    scratch = dict(zip(unknown, alone.tolist(), strict=True)) | {op: known[op] for op in step.operations if op in known}
+    return costs, {op: size for op, size in scratch.items() if size}

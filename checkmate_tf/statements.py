@@ -48,7 +48,7 @@ def reads_of(graph: Graph, node: int, computed: Container[int]) -> tuple[int, ..
     These are its inputs. Or, if it was computed and copied to the host before, it is its copy.
     """
     copy = graph.copies.get(node)
-    return graph.inputs[node] if copy is None or copy not in computed or node not in computed else (copy,)
+    return tuple(graph.inputs[node]) if copy is None or copy not in computed or node not in computed else (copy,)
 
 
 def statements_of(graph: Graph, sequence: Iterable[int]) -> list[Statement]:

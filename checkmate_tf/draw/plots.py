@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from ..evaluator import Evaluation, evaluate
 from ..graph import Graph
-from ..statements import COMPUTE, DEALLOCATE, Statement, statements_of
+from ..paging import without_host
+from ..statements import COMPUTE, DEALLOCATE, Statement, reads_of, statements_of
 from ..units import format_bytes
 from .canvas import BLUE, COLORS, GREY, ORANGE, byte_scale, finish, new_figure, rgb, short
 
@@ -99,13 +100,21 @@ def predicted_curve(schedule: Drawable, label: str, color: str = BLUE) -> Curve:
 
 def plain_curve(graph: Graph, label: str = "plain", color: str = ORANGE) -> Curve:
     """As `predicted_curve`, of the step that computes nothing twice."""
+    graph = without_host(graph)
     order = np.arange(len(graph))
     return _curve(graph, order, evaluate(graph, statements_of(graph, order)), label, color)
 
 
 def _curve(graph: Graph, sequence: NDArray[np.int64], evaluation: Evaluation, label: str, color: str) -> Curve:
+    costs = graph.costs[sequence]
+    if graph.host is not None:
+        seen = set[int]()
+        for place, node in enumerate(sequence.tolist()):
+            if reads_of(graph, node, seen) is not graph.inputs[node]:
+                costs[place] = 0.0  # it is brought back, beside the computations
+            seen.add(node)
     scale = time_unit(graph)[1]
-    return Curve(label, np.cumsum(graph.costs[sequence]) * scale, evaluation.memory.astype(float), False, color)
+    return Curve(label, np.cumsum(costs) * scale, evaluation.memory.astype(float), False, color)
 
 
 def time_unit(graph: Graph) -> tuple[str, float]:

@@ -11,9 +11,8 @@ import tensorflow as tf
 
 from ..device.distribution import Distribution
 from ..device.measure import Device
-from ..emit.emit import emit
 from ..emit.ordering import Order
-from ..emit.xla import emit_compiled
+from ..emit.paging import Pages
 from ..graph import Graph
 from ..report import Report
 from ..report.placing import placed_fields
@@ -33,6 +32,7 @@ class Known:
     order: Order
     report: Report
     jit_compile: bool
+    pages: Pages | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,13 +69,11 @@ class PlannedStep:
     @property
     def known(self) -> Known:
         """The plan without the step."""
-        return Known(self.schedule, self.order, self.report, self.jit_compile)
+        return Known(self.schedule, self.order, self.report, self.jit_compile, self.subject.pages)
 
     def emit(self, inputs: Sequence[tf.Tensor], checks: Sequence[tf.Operation] = ()) -> Any:
         """Emit the planned step into the function being traced; none of its effects comes before `checks`."""
-        if self.jit_compile:
-            return emit_compiled(self.program, self.schedule.plan, inputs, checks)
-        return emit(self.program, self.schedule.plan, self.order, inputs, checks)
+        return self.subject.emit(self.schedule.plan, self.order, inputs, checks, self.jit_compile)
 
 
 def first_report(

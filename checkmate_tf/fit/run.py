@@ -16,12 +16,10 @@ import tensorflow as tf
 from ..device.before import memory_before
 from ..device.examples import examples
 from ..device.measure import captured_variables, fed_as_by_fit, measure_peak, moved_by_steps
-from ..emit.emit import emit
 from ..emit.ordering import Order, Within
-from ..emit.xla import emit_compiled
 from ..errors import InfeasibleBudgetError, JitCompileError, PlanError
 from ..plan import Plan
-from ..report import Attempt, Peak
+from ..report import Attempt, Peak, paged_of
 from ..schedule import Schedule, schedule_from_dict
 from ..trace.kernels import constants_of, kernels_of
 from ..units import format_bytes
@@ -101,8 +99,8 @@ def _refusal(job: Job, error: InfeasibleBudgetError) -> InfeasibleBudgetError:
 
 
 def with_memory(job: Job) -> Job:
-    """The same job, with the memory that its steps will find, if that can be known."""
-    if not job.measure or job.options.jit_compile:
+    """The same job, with the memory that its steps will find, if that can be known. Copies are not modelled."""
+    if not job.measure or job.options.jit_compile or job.subject.pages is not None:
         return replace(job, memory=None)
     program = job.subject.program
     on_cpu = job.device.is_cpu
@@ -171,6 +169,7 @@ def _attempt(job: Job, ledger: Ledger, action: Measure, number: int) -> Attempt:
         overhead,
         strict=action.strict,
         codes=job.subject.codes,
+        copies=0 if (paged := paged_of(schedule)) is None else paged.values,
         placed_bytes=None if action.found.placed is None else action.found.placed.peak_bytes,
     )
     ledger.attempts.append(attempt)
@@ -195,7 +194,7 @@ def measure(job: Job, plan: Plan, order: Order, most_bytes: int | None) -> Peak 
     program, device, xla = job.subject.program, job.device, job.options.jit_compile
 
     def planned(*inputs: tf.Tensor) -> Any:
-        return emit_compiled(program, plan, inputs) if xla else emit(program, plan, order, inputs)
+        return job.subject.emit(plan, order, inputs, jit_compile=xla)
 
     moved = moved_by_steps(program.step)
     if moved:

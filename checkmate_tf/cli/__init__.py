@@ -109,9 +109,7 @@ def plan(
     ] = None,
     save: Annotated[
         Path | None,
-        typer.Option(
-            help="Write the schedule here (JSON), for compile(..., schedule=PATH) elsewhere: never with pages."
-        ),
+        typer.Option(help="Write the schedule here (JSON), for compile(..., schedule=PATH) elsewhere."),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Write a picture of the schedule here (PNG, PDF or SVG).")] = None,
     json: Json = False,

@@ -30,7 +30,7 @@ OF_COMPILE = (
 )
 SIGNATURES = {
     "Graph": "(name, names, kinds, costs, sizes, inputs, constant_bytes=0, workspace=None, recompute_until=None, "
-    "held=None, waits=None, cost_unit='us')",
+    "held=None, waits=None, cost_unit='us', host=None)",
     "Plan": "(statements, registers)",
     "Schedule": "(graph, sequence, strategy='checkpoint-all', solver='', status='feasible', budget_bytes=None, "
     "lower_bound=0.0, bound_order='fixed', seconds=0.0, origin='')",

@@ -38,14 +38,14 @@ def fitted(
         return _paged_for_less(plain, found, ledger) or (plain, found)
     paged = with_pages(job, ledger)
     if paged is None:
-        raise least
+        raise bare(least)  # one that this frame does not hold
     log.info("%s: values wait on the host, because there is no other plan: %s", tracing.name, least)
     try:
         found = fit(with_time(paged, ledger), ledger)
     except InfeasibleBudgetError as error:
-        raise min(least, bare(error), key=lambda e: e.minimum_bytes) from None
+        raise bare(min(least, error, key=lambda e: e.minimum_bytes)) from None
     if not fits_host(found.schedule):
-        raise least
+        raise bare(least)
     return paged, found
 
 

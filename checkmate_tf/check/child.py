@@ -21,7 +21,6 @@ _GAP = 0.05  # proven, at which solving ends: a check is not about the last perc
 _TURNS = 3  # rounds in which steps are timed
 _STEPS = 4  # over which a peak is measured
 _TAKEN = 64 * _MIB  # bytes, to see what statistics say of them
-_COPIES = 10
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -103,19 +102,12 @@ def _bandwidths(device_name: str) -> dict[str, float]:
     """
     import tensorflow as tf
 
-    here, host = f"/{device_name}", "/CPU:0"
+    from ..costs.copies import copied_seconds, median_seconds
+
+    here, host, size = f"/{device_name}", "/CPU:0", 256 * _MIB
 
     with tf.device(here):
-        x = tf.raw_ops.DeepCopy(x=tf.ones([64 * _MIB]))
-
-    def seconds(copied: Callable[[], Any]) -> float:
-        function, found = tf.function(copied, autograph=False), []
-        for _ in range(_COPIES):
-            begun = time.perf_counter()
-            function()
-            tf.test.experimental.sync_devices()
-            found.append(time.perf_counter() - begun)
-        return sorted(found)[len(found) // 2]
+        x = tf.raw_ops.DeepCopy(x=tf.ones([size // 4]))
 
     def on_device(times: int) -> float:
         def copied() -> tf.Tensor:
@@ -124,18 +116,12 @@ def _bandwidths(device_name: str) -> dict[str, float]:
                 y = tf.raw_ops.DeepCopy(x=y)
             return y
 
-        return seconds(copied)
+        return median_seconds(copied)
 
-    def moved(y: tf.Tensor, to: str) -> tf.Tensor:
-        with tf.device(to):
-            return tf.identity(y)
-
-    size = x.shape.num_elements() * 4
     found = {"on_device": 2 * 8 * size / max(on_device(9) - on_device(1), 1e-9)}
     if not device_name.startswith("CPU"):
-        there = tf.function(lambda: moved(x, host), autograph=False)()
-        found["to_host"] = size / seconds(lambda: moved(x, host))
-        found["from_host"] = size / seconds(lambda: moved(there, here))
+        there, back = copied_seconds(here, host, size)
+        found |= {"to_host": size / there, "from_host": size / back}
     return found
 
 

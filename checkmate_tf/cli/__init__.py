@@ -9,14 +9,14 @@ without TensorFlow.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from ..version import __version__
 
 if TYPE_CHECKING:
-    from ..fit.options import Planning
+    from ..fit.options import Page, Planning
 
 __all__ = ["app", "main"]
 
@@ -100,12 +100,16 @@ def plan(
     operators: Annotated[
         str, typer.Option(help='"choose": gradients may read codes of values; "default": as TensorFlow has them.')
     ] = "default",
+    page: Annotated[
+        str, typer.Option(help='"auto": on a GPU, values may wait in the host\'s memory; "never": they may not.')
+    ] = "auto",
     cache: Annotated[bool, typer.Option(help="Use a schedule that was solved before, and keep a new one.")] = True,
     schedule: Annotated[
         Path | None, typer.Option(help="Use this file of --save or Schedule.save instead of solving.")
     ] = None,
     save: Annotated[
-        Path | None, typer.Option(help="Write the schedule here (JSON), for compile(..., schedule=PATH) elsewhere.")
+        Path | None,
+        typer.Option(help="Write the schedule here (JSON), for compile(..., schedule=PATH) elsewhere."),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Write a picture of the schedule here (PNG, PDF or SVG).")] = None,
     json: Json = False,
@@ -120,7 +124,7 @@ def plan(
 
     planning: Planning = {
         "strategy": strategy, "costs": costs, "time_limit": time_limit, "gap": gap, "verify": verify, "cache": cache,
-        "schedule": schedule, "operators": operators,
+        "schedule": schedule, "operators": operators, "page": cast("Page", page),
     }  # fmt: skip
     asked = Asked(
         model=model, batch_size=batch_size, budget=budget, planning=planning, input_shape=input_shape, classes=classes,

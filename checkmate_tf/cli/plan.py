@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,10 @@ def run_plan(command: PlanCommand) -> None:
         As `checkmate_tf.compile`, or `BadInput`.
     """
     _check(command)
-    report, said = planned(command.asked)
+    asked = command.asked
+    if command.save is not None:  # a file with copies to the host serves no other `compile`
+        asked = replace(asked, planning={**asked.planning, "page": "never"})
+    report, said = planned(asked)
     if command.save is not None:
         report.schedule.save(command.save)
     if command.plot is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from .console import BadInput, prepare_tensorflow, progress_lines, stderr
 
@@ -41,13 +41,16 @@ def check_asked(asked: Asked) -> None:
         Names the option, and what it may be.
     """
     from ..costs import COST_MODELS
-    from ..fit.options import options_of
+    from ..fit.options import Page, options_of
     from ..keras.sources import parse_shape
     from ..operators import OPERATORS
     from ..strategies import STRATEGIES
 
     parse_shape(asked.input_shape)
-    known = {"strategy": sorted(STRATEGIES), "costs": list(COST_MODELS), "operators": list(OPERATORS)}
+    known = {
+        "strategy": sorted(STRATEGIES), "costs": list(COST_MODELS), "operators": list(OPERATORS),
+        "page": list(get_args(Page)),
+    }  # fmt: skip
     for option, names in known.items():
         given = asked.planning.get(option, names[0])
         if given not in names:

@@ -13,7 +13,8 @@ costs serves as well. Nothing here imports TensorFlow until costs are asked for.
 - `cache.py`: measured times and workspaces on disk;
 - `setting.py`: the device, and all else that measured times depend on;
 - `timed.py`: operations timed on this device; the cost model "profile";
-- `workspace.py`: what their kernels allocate while they run.
+- `workspace.py`: what their kernels allocate while they run;
+- `copies.py`: how fast the device copies to its host and back.
 """
 
 from __future__ import annotations

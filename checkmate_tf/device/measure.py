@@ -76,6 +76,11 @@ class Device:
         """Whether it is the host, whose allocator the input pipeline shares."""
         return self.name.startswith("CPU")
 
+    @property
+    def host(self) -> str | None:
+        """The device in whose memory values can wait that do not fit; None if this is the host itself."""
+        return None if self.is_cpu else "/device:CPU:0"
+
     def peak_bytes(self) -> int:
         """Most bytes allocated since the last measurement."""
         return int(tf.config.experimental.get_memory_info(self.name)["peak"])

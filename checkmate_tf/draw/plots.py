@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from ..evaluator import Evaluation, evaluate
 from ..graph import Graph
-from ..statements import COMPUTE, DEALLOCATE, Statement, statements_of
+from ..paging import without_host
+from ..statements import COMPUTE, DEALLOCATE, Statement, reads_of, statements_of
 from ..units import format_bytes
 from .canvas import BLUE, COLORS, GREY, ORANGE, byte_scale, finish, new_figure, rgb, short
 
@@ -99,13 +100,24 @@ def predicted_curve(schedule: Drawable, label: str, color: str = BLUE) -> Curve:
 
 def plain_curve(graph: Graph, label: str = "plain", color: str = ORANGE) -> Curve:
     """As `predicted_curve`, of the step that computes nothing twice."""
+    graph = without_host(graph)
     order = np.arange(len(graph))
     return _curve(graph, order, evaluate(graph, statements_of(graph, order)), label, color)
 
 
 def _curve(graph: Graph, sequence: NDArray[np.int64], evaluation: Evaluation, label: str, color: str) -> Curve:
+    costs = np.where(_brought_back(graph, sequence), 0.0, graph.costs[sequence])
     scale = time_unit(graph)[1]
-    return Curve(label, np.cumsum(graph.costs[sequence]) * scale, evaluation.memory.astype(float), False, color)
+    return Curve(label, np.cumsum(costs) * scale, evaluation.memory.astype(float), False, color)
+
+
+def _brought_back(graph: Graph, sequence: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which places of a sequence bring a value back from the host, beside the computations."""
+    found, seen = np.zeros(len(sequence), dtype=bool), set[int]()
+    for place, node in enumerate(sequence.tolist() if graph.host is not None else ()):
+        found[place] = reads_of(graph, node, seen) is not graph.inputs[node]
+        seen.add(node)
+    return found
 
 
 def time_unit(graph: Graph) -> tuple[str, float]:
@@ -251,7 +263,9 @@ def _matrices(schedule: Drawable) -> tuple[str, NDArray[np.bool_], NDArray[np.bo
     computed, kept = np.zeros((m, n), dtype=bool), np.zeros((m, n), dtype=bool)
     computed[np.arange(m), schedule.sequence] = True
     again = computed.copy()
-    again[np.unique(schedule.sequence, return_index=True)[1], np.arange(n)] = False
+    nodes, first = np.unique(schedule.sequence, return_index=True)
+    again[first, nodes] = False
+    again[_brought_back(schedule.graph, schedule.sequence)] = False
     made: dict[int, int] = {}
     ends: dict[int, int] = {}
     for statement in schedule.plan:

@@ -181,9 +181,13 @@ class Emission:
         reads, large = (lambda op: classes[op] != SHAPE), (lambda op: classes[op] == LARGE)
         self.rewritten = in_trees(step.operations, step.outputs, reads, large)
         computed = set[int]()
-        for node in plan.sequence:
-            self._compute(node, first=node not in computed)
+        for place, node in enumerate(plan.sequence):
+            self._place(place, node, first=node not in computed)
             computed.add(node)
+
+    def _place(self, place: int, node: int, first: bool) -> None:
+        """Emit what stands at a place of the plan, in strict order."""
+        self._compute(node, first)
 
     def outputs(self) -> Any:
         """What the step returns, in its own structure; ask when all is emitted."""
@@ -377,9 +381,9 @@ class Emission:
                     inputs[k] = tf.identity(inputs[k], name="checkmate/gate")
         return []
 
-    def _put_trigger(self, behind: Iterable[tf.Operation]) -> tf.Operation:
-        """Something that runs when these have run, and that no optimizer removes."""
-        with self.graph.control_dependencies([self._watched(op) for op in behind]):
+    def _put_trigger(self, behind: Iterable[tf.Operation], after: Sequence[tf.Operation] = ()) -> tf.Operation:
+        """Something that runs when these have run, and barriers, and that no optimizer removes."""
+        with self.graph.control_dependencies([*after, *(self._watched(op) for op in behind)]):
             return tf.raw_ops.ControlTrigger(name="checkmate/trigger")
 
     def _keep_in_place(self, op: tf.Operation) -> list[tf.Operation]:

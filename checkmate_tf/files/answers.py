@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..errors import PlanError
 from ..evaluator import COST_TOLERANCE, Evaluation, evaluate
 from ..graph import Graph
-from ..statements import ALLOCATE, COMPUTE, DEALLOCATE, Statement
+from ..statements import ALLOCATE, COMPUTE, DEALLOCATE, Statement, reads_of
 from .jsonfile import FieldCheck, read_json
 from .results import RESULT_FORMAT
 
@@ -147,6 +147,7 @@ def _plan(rows: Any, graph: Graph, source: str) -> list[Statement]:
     rows = _CHECK.items(rows, source, "plan", most=_MOST_STATEMENTS)
     statements: list[Statement] = []
     live: dict[int, int] = {}
+    computed: set[int] = set()
     registers = read = 0
     for k, row in enumerate(rows):
         where = f"plan[{k}]"
@@ -158,16 +159,17 @@ def _plan(rows: Any, graph: Graph, source: str) -> list[Statement]:
             continue
         if node in live:
             raise PlanError(f"{source}: {where} computes node {node}, which is in memory already: free it first")
-        missing = [i for i in graph.inputs[node] if i not in live]
+        reads = reads_of(graph, node, computed)
+        missing = [i for i in reads if i not in live]
         if missing:
             raise PlanError(f"{source}: {where} computes node {node} while its input {missing[0]} is not in memory")
-        read += len(graph.inputs[node])
+        read += len(reads)
         if read > _MOST_READS:
             raise PlanError(f"{source}: the plan reads more than {_MOST_READS:,} values; give a shorter plan")
         live[node] = registers
         statements.append(Statement(ALLOCATE, node, registers))
-        reads = tuple(live[i] for i in graph.inputs[node])
-        statements.append(Statement(COMPUTE, node, registers, reads))
+        statements.append(Statement(COMPUTE, node, registers, tuple(live[i] for i in reads)))
+        computed.add(node)
         registers += 1
     return statements
 

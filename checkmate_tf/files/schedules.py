@@ -10,6 +10,9 @@ little-endian (of `structure`: for each node the number of its inputs, then thei
 must be those of the graph that the schedule is loaded for. Names may differ, since Keras numbers layers as they come.
 Costs may, since each device has its own: they say what a schedule is worth, not whether it can run. What was proved
 under other costs is forgotten.
+
+If the graph's last nodes copy values to the host, "copies" is the index of the first of these, and `costs` has the
+times of copies, too.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ MAX_FILE_BYTES = 64 << 20
 _HOW = "save one for this graph with Schedule.save"
 _MOST_TEXT = 200  # characters of what a file says of its solver
 _MEANS = {
+    "copies": "the schedule was made without copies to the host",
     "nodes": "another model, or another version of TensorFlow or Keras",
     "edges": "another model, or another version of TensorFlow or Keras",
     "structure": "another model, or another version of TensorFlow or Keras",
@@ -65,12 +69,17 @@ def fingerprint(graph: Graph) -> dict[str, int | str]:
         "recompute_until": np.clip(graph.recompute_until, 0, len(graph)),
     }
     digests = {key: _digest(column.astype("<i8")) for key, column in columns.items()}
+    host, costs = graph.host, graph.costs
+    copies = {} if host is None else {"copies": host.first}
+    if host is not None:
+        costs = np.concatenate([costs, host.to_host, host.from_host])
     return {
+        **copies,
         "nodes": len(graph),
         "edges": len(structure) - len(graph),
         "constant_bytes": int(graph.constant_bytes),
         **digests,
-        "costs": _digest((graph.costs + 0.0).astype("<f8")),  # -0.0 is 0.0
+        "costs": _digest((costs + 0.0).astype("<f8")),  # -0.0 is 0.0
     }
 
 
@@ -144,6 +153,11 @@ def _same_costs(given: Any, graph: Graph, source: str) -> bool:
     if not isinstance(given, dict):
         raise PlanError(f"{source} does not say which graph it is for (graph is {show_value(given)}); {_HOW}")
     wanted = fingerprint(graph)
+    if "copies" in given and graph.host is None:
+        raise PlanError(
+            f"{source} copies values to the memory of the host, and graph {graph.name[:60]!r} has no nodes that copy: "
+            'save a schedule that was made with page="never", or load it for a graph of paging.with_host'
+        )
     different = [key for key, value in wanted.items() if key != "costs" and given.get(key) != value]
     if different:
         told = ", ".join(_difference(key, given.get(key), wanted[key]) for key in different)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import tensorflow as tf
 
 from ..allocator.memory import Memory
 from ..device.measure import Device
+from ..emit.emit import Copies, emit
+from ..emit.ordering import Order
+from ..emit.paging import Pages, emit_paged
+from ..emit.xla import emit_compiled
 from ..graph import Graph
+from ..plan import Plan
 from ..report import Attempt
 from ..schedule import Schedule
 from ..trace.program import Program
@@ -31,7 +37,7 @@ class Subject:
     ----------
     program : Program
     graph : Graph
-        Its nodes, with costs.
+        Its nodes, with costs; and nodes that copy to the host, if values may wait there.
     encodings : mapping from kind to int
         How many of its gradients read codes of forward values; see `trace.encodings`.
     plain_cost : float or None
@@ -41,6 +47,8 @@ class Subject:
     learned : mapping from operation to bytes, or None
         What operations take for themselves, as a recorded step showed it (`fit.subjects.learned`). None where each was
         measured alone. `program.scratch` is what counts.
+    pages : Pages or None
+        Where values are copied, if the graph has such nodes.
     """
 
     program: Program
@@ -49,6 +57,7 @@ class Subject:
     plain_cost: float | None = None
     op_costs: Mapping[tf.Operation, float] = field(default_factory=dict)
     learned: Mapping[tf.Operation, int] | None = None
+    pages: Pages | None = None
 
     @property
     def codes(self) -> int:
@@ -59,6 +68,25 @@ class Subject:
         """How much more a schedule costs than the plain step, as a share of the plain step's cost."""
         base = self.graph.base_cost if self.plain_cost is None else self.plain_cost
         return schedule.cost / base - 1 if base else 0.0
+
+    def emit(
+        self,
+        plan: Plan,
+        order: Order,
+        inputs: Sequence[tf.Tensor],
+        checks: Sequence[tf.Operation] = (),
+        jit_compile: bool = False,
+        told: Callable[[Copies], None] | None = None,
+    ) -> Any:
+        """Emit a plan of this step into the function being traced; none of its effects comes before `checks`.
+
+        `told` is as in `emit`: XLA and plans with copies to the host have no use for it.
+        """
+        if self.pages is not None:
+            return emit_paged(self.program, self.graph, plan, self.pages, inputs, checks)
+        if jit_compile:
+            return emit_compiled(self.program, plan, inputs, checks)
+        return emit(self.program, plan, order, inputs, checks, told)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +129,7 @@ class Job:
             self.measure,
             ordered=not self.options.jit_compile,
             modelled=self.memory is not None and self.measure and not self.options.jit_compile,
+            strict=self.subject.pages is not None,
             policy=POLICY,
         )
 

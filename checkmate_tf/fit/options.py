@@ -6,7 +6,7 @@ import inspect
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, TypedDict, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar, get_args
 
 from ..costs import COST_MODELS, CostSpec
 from ..errors import BatchSizeError, OperatorsError, StrategyError
@@ -15,7 +15,10 @@ from ..strategies import STRATEGIES, SolveOptions
 from ..strategies.options import Order
 from ..units import Budget, parse_budget
 
-__all__ = ["PlanOptions", "Planning", "Progress", "options_of", "takes_planning"]
+__all__ = ["Page", "PlanOptions", "Planning", "Progress", "options_of", "takes_planning"]
+
+Page = Literal["auto", "never"]
+"""Whether values may wait in the host's memory."""
 
 Progress = Callable[[str, float, float, str], None]
 """Called with (stage, done, total, text)."""
@@ -36,6 +39,7 @@ class Planning(TypedDict, total=False):
     operators: str
     prefetch: int | None
     order: Order
+    page: Page
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +72,8 @@ class PlanOptions:
     order : "free" or "fixed"
         Of first computations, for "checkmate": searched together with recomputation, or that of the trace. XLA has an
         order of its own.
+    page : "auto" or "never"
+        Values may wait in the host's memory where that costs less, or not at all.
     jit_compile : bool
         Let XLA compile the planned step.
     sample : sequence of arrays or None
@@ -78,7 +84,7 @@ class PlanOptions:
     Raises
     ------
     StrategyError, CostError
-        If there is no strategy, or no cost model, of that name.
+        If there is no strategy, no way of paging, or no cost model, of that name.
     ValueError
         If `time_limit` or `gap` is no limit, or there is no such order.
     OperatorsError
@@ -100,6 +106,7 @@ class PlanOptions:
     operators: str = "default"
     prefetch: int | None = None
     order: Order = "free"
+    page: Page = "auto"
     jit_compile: bool = False
     sample: Sequence[Any] | None = None
     tries: int = 5
@@ -119,6 +126,8 @@ class PlanOptions:
                 'a saved schedule is one of the plain step: operators="choose" does not go with schedule=; '
                 "leave one of them out"
             )
+        if self.page not in get_args(Page):
+            raise StrategyError(f'page={self.page!r} is unknown: use "auto" or "never"')
         prefetch = self.prefetch
         if prefetch is not None and (isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0):
             raise BatchSizeError(

@@ -18,18 +18,18 @@ from ..device.reserves import SMALL_BYTES, keep_batch_reserves
 from ..errors import InfeasibleBudgetError, PlanError
 from ..files.schedules import read_schedule
 from ..graph import Graph
+from ..paging import without_host
 from ..schedule import Schedule, keep_all, schedule_from_dict
 from ..trace.kernels import kernels_of
 from ..units import Budget
-from .finding import SEARCHED, bare
+from .finding import SEARCHED
 from .job import Job, Ledger, Subject
 from .options import PlanOptions
 from .planned import Known, PlannedStep, first_report, report_again, same_graph
 from .policy import POLICY
-from .run import NotMeasurable, fit, fit_given, with_memory
-from .solving import solve_once
-from .state import Candidate, expected_cost
-from .subjects.encodings import choose_encodings
+from .run import NotMeasurable, fit, with_memory
+from .state import Candidate
+from .subjects.fitted import fitted, with_time
 from .subjects.learned import can_learn, learn
 from .subjects.tracing import Tracing, with_workspaces
 
@@ -88,7 +88,11 @@ def plan_step(
     known = _known(earlier, subjects, device, options)
     if known is not None:
         one, other = known
-        return PlannedStep(one, other.schedule, other.order, other.report, batch_size, options.jit_compile)
+        paged = None if other.pages is None else replace(one, graph=other.schedule.graph, pages=other.pages)
+        return PlannedStep(
+            paged or one, other.schedule, other.order, other.report, batch_size, options.jit_compile,
+            one if paged else None,
+        )  # fmt: skip
     job = Job(subject, budget_bytes, device, options, _places(distribution))
     if distribution is None:
         _keep_reserves(job)
@@ -104,17 +108,19 @@ def plan_step(
     reason = HOW_TO_MEASURE if distribution is None else NOT_MEASURED
     as_traced = subjects[-1] if subjects[-1] is not subject else None
     try:
-        job, found = _ordered_and_fitted(job, ledger, tracing, saved, as_traced)
+        job, found = fitted(job, ledger, tracing, saved, as_traced)
     except NotMeasurable as error:
         reason = str(error)
         ledger.attempts.clear()
-        job, found = _ordered_and_fitted(_unmeasured(job, error), ledger, tracing, saved, as_traced)
+        job, found = fitted(_unmeasured(job, error), ledger, tracing, saved, as_traced)
     report = first_report(
         job, ledger, found, plain_peak_bytes=plain.peak_bytes, batch_size=batch_size, distribution=distribution,
         reason=reason if options.verify else "verify=False",
     )  # fmt: skip
     log.info("%s", report)
     without = subject if job.subject.encodings else as_traced if job.subject is subject else None
+    if job.subject.pages is not None:
+        without = next(one for one in subjects if one.program is job.subject.program)
     return PlannedStep(job.subject, found.schedule, found.order, report, batch_size, options.jit_compile, without)
 
 
@@ -166,22 +172,22 @@ def plan_again(
     if job.limits.modelled:  # what came lies in the memory that the model sees, or is reserved
         target = job.limits.first_targets(job.limits.goal_bytes)[strict]
 
-    def fitted(job: Job) -> Candidate:
-        job = _with_time(job, ledger)
+    def fitted_again(job: Job) -> Candidate:
+        job = with_time(job, ledger)
         try:
             return fit(job, ledger, target, strict, strict_cost)
         except NotMeasurable as error:
             return fit(_unmeasured(job, error), ledger, target, strict, strict_cost)
 
     try:
-        found = fitted(job)
+        found = fitted_again(job)
     except InfeasibleBudgetError:
         if planned.without is None:
             raise
-        job = replace(job, subject=planned.without)
+        job = replace(job, subject=planned.without, options=options)
         if distribution is None:
             job = with_memory(job)
-        found = fitted(job)
+        found = fitted_again(job)
         planned = replace(planned, subject=planned.without, without=None)
     again = report_again(report, job, ledger, found, peak_bytes, expected)
     log.info("%s", again)
@@ -232,7 +238,7 @@ def _known(
         budget_bytes = _budget_bytes(options.budget, keep_all(alike[-1].graph), device)
         if other.report.budget_bytes == budget_bytes and other.jit_compile == options.jit_compile:
             for one in alike:
-                if same_graph(other.schedule.graph, one.graph):
+                if same_graph(without_host(other.schedule.graph), one.graph):
                     return one, other
     return None
 
@@ -244,89 +250,12 @@ def _as_learned(subject: Subject, learned: Sequence[int]) -> Subject:
     return with_workspaces(subject, dict(zip(subject.op_costs, learned, strict=True)))
 
 
-def _ordered_and_fitted(
-    job: Job, ledger: Ledger, tracing: Tracing, saved: dict[str, Any] | None, as_traced: Subject | None
-) -> tuple[Job, Candidate]:
-    """The plan in the job's order. Where none fits in that, the one in the order traced: it may need a little less."""
-    try:
-        return _chosen_and_fitted(job, ledger, tracing, saved)
-    except InfeasibleBudgetError as error:
-        if as_traced is None:
-            raise
-        least = bare(error)
-    log.info("%s: updates come early, because there is no plan where some come late: %s", tracing.name, least)
-    other = replace(job, subject=as_traced)
-    try:
-        return _chosen_and_fitted(_with_time(with_memory(other), ledger), ledger, tracing, saved)
-    except InfeasibleBudgetError as error:
-        raise min(least, bare(error), key=lambda e: e.minimum_bytes) from None
-
-
-def _chosen_and_fitted(
-    job: Job, ledger: Ledger, tracing: Tracing, saved: dict[str, Any] | None
-) -> tuple[Job, Candidate]:
-    """Which gradients read codes, and the plan: the saved one, if there is one that fits."""
-    if saved is not None:
-        found = fit_given(job, ledger, saved)
-        if found is not None:
-            return job, found
-    coded = job
-    if saved is None and job.options.operators == "choose":
-        coded = with_memory(replace(job, subject=choose_encodings(job, ledger, tracing.subject)))
-    if not coded.subject.encodings:
-        return job, fit(job, ledger)
-    try:
-        found = fit(coded, ledger)
-    except InfeasibleBudgetError as error:
-        log.warning("%s: planning without codes, because there is no plan with them: %s", tracing.name, error)
-        try:
-            return job, fit(_with_time(job, ledger), ledger)
-        except InfeasibleBudgetError as without:
-            raise min(error, without, key=lambda e: e.minimum_bytes) from None
-    cheaper = _cheaper(job, found, ledger)
-    return (coded, found) if cheaper is None else (job, cheaper)
-
-
-def _cheaper(plain: Job, coded: Candidate, ledger: Ledger) -> Candidate | None:
-    """Find a plan without codes that costs less than one with them; None if there is none.
-
-    Codes were chosen for the first target. Since then, measurements may have raised the target, or shown that codes
-    save less than was predicted. So a plan without codes is considered if it would cost less on a device that loses no
-    memory to pieces. Then a few are measured.
-    """
-    job, limits, strict_cost = _with_time(plain, ledger), plain.limits, coded.strict_cost
-    room, worth = (limits.most_bytes, POLICY.worth) if job.measure else (job.budget_bytes, 0.0)
-    most = (1 - worth) * _cost(coded)
-    if job.subject.graph.base_cost >= most:
-        return None
-    try:
-        found = solve_once(job.subject.graph, room, job.options, ledger)
-        if expected_cost(found.cost, limits.orders == (True,), strict_cost, POLICY) >= most:
-            return None
-        if not job.measure:
-            return Candidate(found, limits.order(found.peak_bytes, strict=False), None)
-        few = replace(job, options=replace(job.options, tries=POLICY.tries_without_codes))
-        without = fit(few, ledger, strict_cost=strict_cost)
-    except (InfeasibleBudgetError, NotMeasurable):
-        return None
-    return without if _cost(without) < _cost(coded) else None
-
-
-def _cost(found: Candidate) -> float:
-    return expected_cost(found.schedule.cost, found.strict, found.strict_cost, POLICY)
-
-
 def _keep_reserves(job: Job) -> None:
     """Keep free chunks for what comes and goes beside the values of a step: batches, and small values."""
     program = job.subject.program
     batches = POLICY.reserved_batches(job.options.prefetch)
-    small = small_bytes(kernels_of(program), keep_all(job.subject.graph).sequence, SMALL_BYTES, GRAIN)
+    small = small_bytes(kernels_of(program), keep_all(without_host(job.subject.graph)).sequence, SMALL_BYTES, GRAIN)
     keep_batch_reserves(job.device, program.batch_bytes, batches, int(POLICY.reserves * job.budget_bytes), small)
-
-
-def _with_time(job: Job, ledger: Ledger) -> Job:
-    """The same job, with as many seconds left for solving as it began with."""
-    return job.with_seconds(ledger.solving_seconds + job.options.time_limit)
 
 
 def _unmeasured(job: Job, error: NotMeasurable) -> Job:

@@ -11,9 +11,8 @@ import tensorflow as tf
 
 from ..device.distribution import Distribution
 from ..device.measure import Device
-from ..emit.emit import emit
 from ..emit.ordering import Order
-from ..emit.xla import emit_compiled
+from ..emit.paging import Pages
 from ..graph import Graph
 from ..report import Report
 from ..report.placing import placed_fields
@@ -44,6 +43,7 @@ class Known:
     report: Report
     jit_compile: bool
     learned: tuple[int, ...] = ()
+    pages: Pages | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,13 +82,11 @@ class PlannedStep:
         """The plan without the step."""
         learned: Mapping[tf.Operation, int] = self.subject.learned or {}
         in_order = tuple(learned[op] for op in self.subject.op_costs) if learned else ()
-        return Known(self.schedule, self.order, self.report, self.jit_compile, in_order)
+        return Known(self.schedule, self.order, self.report, self.jit_compile, in_order, self.subject.pages)
 
     def emit(self, inputs: Sequence[tf.Tensor], checks: Sequence[tf.Operation] = ()) -> Any:
         """Emit the planned step into the function being traced; none of its effects comes before `checks`."""
-        if self.jit_compile:
-            return emit_compiled(self.program, self.schedule.plan, inputs, checks)
-        return emit(self.program, self.schedule.plan, self.order, inputs, checks)
+        return self.subject.emit(self.schedule.plan, self.order, inputs, checks, self.jit_compile)
 
 
 def first_report(

@@ -85,8 +85,10 @@ class FitPolicy:
         Of the budget, at most, for these.
     batches_named : float
         Of the budget: where batches that are kept ready take more, a refusal says how to keep fewer.
-    tries_without_codes : int
-        Plans without codes to measure, where one with codes fits.
+    tries_instead : int
+        Plans of another kind to measure (without codes, or with copies to the host), where one fits already.
+    host_share : float
+        Of the host's memory: what copies of values may take there. The rest is for data, and for other processes.
     code_rounds : int
         Choices of codes to solve for.
     code_share : float
@@ -137,7 +139,8 @@ class FitPolicy:
     batches_on_device: int = 2
     reserves: float = 0.2
     batches_named: float = 0.1
-    tries_without_codes: int = 2
+    tries_instead: int = 2
+    host_share: float = 0.5
     code_rounds: int = 3
     code_share: float = 0.25
     alone_seconds: float = 8.0
@@ -211,6 +214,8 @@ class Limits:
         Whether the order of computations is ours to choose. XLA has an order of its own.
     modelled : bool
         Whether the device's allocator has a model, so that a target is what it will take.
+    strict : bool
+        Whether only strict order will do: a plan with copies says when each is waited for.
     policy : FitPolicy
     """
 
@@ -221,6 +226,7 @@ class Limits:
     measured: bool
     ordered: bool = True
     modelled: bool = False
+    strict: bool = False
     policy: FitPolicy = POLICY
 
     @property
@@ -256,7 +262,7 @@ class Limits:
         """
         if not self.ordered:
             return (False,)
-        return (True,) if self.near_limit else (False, True)
+        return (True,) if self.near_limit or self.strict else (False, True)
 
     @property
     def first_target_bytes(self) -> int:

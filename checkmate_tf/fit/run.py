@@ -17,12 +17,11 @@ import tensorflow as tf
 from ..device.before import memory_before
 from ..device.examples import examples
 from ..device.measure import captured_variables, fed_as_by_fit, measure_peak, moved_by_steps
-from ..emit.emit import Copies, emit
+from ..emit.emit import Copies
 from ..emit.ordering import Order, Within
-from ..emit.xla import emit_compiled
 from ..errors import InfeasibleBudgetError, JitCompileError, PlanError
 from ..plan import Plan
-from ..report import Attempt, Peak
+from ..report import Attempt, Peak, paged_of
 from ..schedule import Schedule, schedule_from_dict
 from ..trace.kernels import constants_of, kernels_of
 from ..units import format_bytes
@@ -102,8 +101,8 @@ def _refusal(job: Job, error: InfeasibleBudgetError) -> InfeasibleBudgetError:
 
 
 def with_memory(job: Job) -> Job:
-    """The same job, with the memory that its steps will find, if that can be known."""
-    if not job.measure or job.options.jit_compile:
+    """The same job, with the memory that its steps will find, if that can be known. Copies are not modelled."""
+    if not job.measure or job.options.jit_compile or job.subject.pages is not None:
         return replace(job, memory=None)
     program = job.subject.program
     on_cpu = job.device.is_cpu
@@ -172,6 +171,7 @@ def _attempt(job: Job, ledger: Ledger, action: Measure, number: int) -> Attempt:
         overhead,
         strict=action.strict,
         codes=job.subject.codes,
+        copies=0 if (paged := paged_of(schedule)) is None else paged.values,
         placed_bytes=None if action.found.placed is None else action.found.placed.peak_bytes,
     )
     ledger.attempts.append(attempt)
@@ -216,17 +216,17 @@ def runnable(job: Job, plan: Plan, order: Order, told: Callable[[Copies], None] 
     Parameters
     ----------
     told : callable, optional
-        As in `emit`. XLA has no use for it.
+        As in `Subject.emit`.
 
     Raises
     ------
     NotMeasurable
         If the step must not be run.
     """
-    program, xla = job.subject.program, job.options.jit_compile
+    program = job.subject.program
 
     def planned(*inputs: tf.Tensor) -> Any:
-        return emit_compiled(program, plan, inputs) if xla else emit(program, plan, order, inputs, told=told)
+        return job.subject.emit(plan, order, inputs, jit_compile=job.options.jit_compile, told=told)
 
     moved = moved_by_steps(program.step)
     if moved:

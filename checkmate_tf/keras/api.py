@@ -85,6 +85,9 @@ def compile(  # noqa: A001 - the name that the package offers
         For a CPU, where the input pipeline shares the device: how many batches your pipeline keeps ready beside the one
         in use. Plans are measured with as many. By default `fit` on arrays is expected, and it is held to one batch
         ahead. If it is given a pipeline of yours instead (or `data` is one), there is room for several.
+    page : str
+        `"auto"`: on a GPU, values may wait in the host's memory, where that costs less than to compute them again.
+        `"never"`: they may not. The numbers stay the same, bit by bit.
 
     Returns
     -------
@@ -155,7 +158,7 @@ def gradient_function(
     loss : callable (y, y_pred) -> tensor, or a Keras loss's name
         The gradients are those of the mean of what it returns, plus the model's own losses.
     budget, batch_size, input_spec, data, strategy, costs, time_limit, gap, seed, verify, progress, cache, schedule, \
-    operators, prefetch
+    operators, prefetch, page
         As for `compile`. Gradients count, too: they are still in memory when the function returns.
 
     Returns

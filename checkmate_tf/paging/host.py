@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +20,7 @@ def with_host(
     *,
     least_bytes: int = 1 << 20,
     latency: float = 0.0,
+    only: Container[int] | None = None,
 ) -> Graph:
     """The same graph, whose forward values can be copied to the host.
 
@@ -32,6 +34,8 @@ def with_host(
         Smaller values stay on the device: a copy of them takes longer than its bytes say, and saves little.
     latency : float
         Of each copy, in the graph's cost unit.
+    only : container of int, optional
+        Nodes whose values can be copied. Default: all can.
 
     Returns
     -------
@@ -50,6 +54,7 @@ def with_host(
     n = len(graph)
     last = [max(users, default=-1) for users in graph.users]
     chosen = [i for i in range(n) if graph.kinds[i] == FORWARD and graph.sizes[i] >= least_bytes and last[i] > i + 1]
+    chosen = [i for i in chosen if only is None or i in only]
     sizes = graph.sizes[chosen].astype(np.float64)
     more = len(chosen)
     until = np.where(graph.recompute_until == n, n + more, graph.recompute_until)

@@ -14,9 +14,11 @@ from ..draw.plots import plain_curve, plot_memory, plot_schedule, predicted_curv
 from ..draw.report_plot import plot_report
 from ..files.answers import Answer
 from ..graph import BACKWARD, FORWARD, Graph
+from ..paging import without_host
 from ..schedule import Schedule, keep_all
 from ..units import format_bytes
 from .html import Picture, Section, Table, picture
+from .paged import computed_counts
 from .report import Report
 
 __all__ = ["graph_section", "report_section"]
@@ -60,16 +62,16 @@ def report_section(report: Report) -> Section:
     tables = [Table("", (), rows)]
     if report.attempts:
         tables.append(_attempts(report))
-    schedule = report.schedule
+    schedule, graph = report.schedule, without_host(report.schedule.graph)
     shown = [picture(plot_report(report), "Memory over one training step, plain and planned, and its peaks.")]
     if report.memory_map is not None:
         shown.append(picture(report.plot_memory_map(), _MAP))
     return Section(
         f"{report.model}, batch {report.batch_size}",
         (),
-        [*tables, _about(schedule.graph)],
-        [*shown, *_matrices(schedule), *_drawn(schedule.graph, schedule)],
-        [_again(schedule), _dearest(schedule.graph)],
+        [*tables, _about(graph)],
+        [*shown, *_matrices(schedule), *_drawn(graph, schedule)],
+        [_again(schedule), _dearest(graph)],
     )
 
 
@@ -151,7 +153,7 @@ def _answers(graph: Graph, answers: Sequence[Answer]) -> Table:
 
 def _again(schedule: Schedule) -> Table:
     """What a schedule computes again, the dearest first."""
-    graph, counts = schedule.graph, schedule.evaluation.counts
+    graph, counts = without_host(schedule.graph), computed_counts(schedule)
     added = graph.costs * (counts - 1)
     order = [i for i in _descending(added + 1e-12 * graph.costs.max(initial=0) * (counts - 1)) if counts[i] > 1]
     rows = [
@@ -229,7 +231,7 @@ def _matrices(schedule: Schedule) -> list[Picture]:
 
 
 def _drawn(graph: Graph, schedule: Schedule | None) -> list[Picture]:
-    counts = None if schedule is None else schedule.evaluation.counts
+    counts = None if schedule is None else computed_counts(schedule)
     by = "" if schedule is None else f" Computed again: by {schedule.strategy}."
     found = [picture(plot_costs(graph, counts=counts), f"Cost and size by layer, in the order of the graph.{by}")]
     if len(graph) <= _NODES:

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 from ..draw.memory_map import plot_memory_map
 from ..draw.report_plot import plot_report
 from ..errors import OutputError
+from ..paging import without_host
 from ..schedule import Schedule
 from ..units import format_bytes
 from .memory_use import MemoryUse
+from .paged import Paged, computed_counts, paged_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -71,6 +73,8 @@ class Attempt:
         How many gradients read codes.
     placed_bytes : int or None
         The schedule's peak by the model of the device's allocator; None if there is none.
+    copies : int
+        How many values it copies to the host.
     """
 
     target_bytes: int
@@ -80,6 +84,7 @@ class Attempt:
     strict: bool = False
     codes: int = 0
     placed_bytes: int | None = None
+    copies: int = 0
 
     @property
     def measured_bytes(self) -> int | None:
@@ -202,14 +207,24 @@ class Report:
 
     @property
     def recomputations(self) -> int:
-        """How many computations the plan adds to those of the plain step."""
-        return int((self.schedule.evaluation.counts - 1).sum())
+        """How many computations the plan adds to those of the plain step. What is brought back is not computed."""
+        return int((computed_counts(self.schedule) - 1).sum())
+
+    @property
+    def paged(self) -> Paged | None:
+        """What the plan copies to the host; None if it copies nothing."""
+        return paged_of(self.schedule)
+
+    @property
+    def _nodes(self) -> int:
+        """How many nodes the step has, those that copy apart."""
+        return len(without_host(self.schedule.graph))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON. The schedule and the memory map are not among them: they have their own."""
         left_out = ("schedule", "attempts", "seconds", "memory_map")
         values = {k: v for k, v in self.__dict__.items() if k not in left_out}
-        schedule = self.schedule
+        schedule, paged = self.schedule, self.paged
         return {
             **values,
             "overhead": self.overhead,
@@ -221,8 +236,9 @@ class Report:
             "solver": schedule.solver,
             "status": schedule.status,
             "origin": schedule.origin,
-            "nodes": len(schedule.graph),
+            "nodes": self._nodes,
             "recomputations": self.recomputations,
+            "paged": None if paged is None else asdict(paged),
             "attempts": [_attempt_values(a) for a in self.attempts],
             "encodings": dict(self.encodings),
             "seconds": dict(self.seconds),
@@ -282,7 +298,7 @@ class Report:
         return plot_memory_map(self.memory_map, path, **{"names": names, "title": title, **options})
 
     def __str__(self) -> str:
-        s = self.schedule
+        s, paged = self.schedule, self.paged
         if self.measured_peak_bytes is not None:
             verdict = "within" if self.measured_peak_bytes <= self.budget_bytes else "OVER"
             measured = f"{format_bytes(self.measured_peak_bytes)}, {verdict} the budget"
@@ -307,8 +323,8 @@ class Report:
             ("measured peak", measured),
             (
                 "recomputation",
-                f"{self.recomputations} of {len(s.graph)} nodes again, {self.overhead:.2%} of the step's cost "
-                f"({self.costs})",
+                f"{self.recomputations} of {self._nodes} nodes again, {self.overhead:.2%} of the step's cost "
+                f"({self.costs}{', waits for copies included' * (paged is not None)})",
             ),
             (
                 "proven",
@@ -327,9 +343,13 @@ class Report:
         if self.encodings:
             kinds = ", ".join(f"{count} {kind}" for kind, count in self.encodings.items())
             rows.insert(6, ("operators", f"{sum(self.encodings.values())} gradients read codes ({kinds}), exactly"))
+        if paged is not None:
+            text = f"{paged.values} values wait on the host, {format_bytes(paged.host_bytes)} at most"
+            rows.insert(6, ("paging", f"{text}; computations wait for copies in {paged.waiting:.2%} of the step"))
         if len(self.attempts) > 1:
             tries = "; ".join(
-                f"{format_bytes(a.predicted_bytes)} predicted{' with codes' * (a.codes > 0)}, "
+                f"{format_bytes(a.predicted_bytes)} predicted{' with codes' * (a.codes > 0)}"
+                f"{' with copies' * (a.copies > 0)}, "
                 + (f"{format_bytes(a.placed_bytes)} placed, " if a.placed_bytes is not None else "")
                 + (f"{a.peak} measured" if a.peak is not None else "out of memory")
                 for a in self.attempts

@@ -172,6 +172,7 @@ def test_a_keras_file_never_runs_code(tmp_path):
         ("{models}:wide", ["--operators", "all"], "default, choose"),
         ("{models}:wide", ["--operators", "choose", "--schedule", "s.json"], "does not go with --schedule"),
         ("{models}:wide", ["--operators", "choose", "--save", "s.json"], "only schedules of the plain step"),
+        ("{models}:wide", ["--page", "always"], "auto, never"),
         ("{models}:wide", ["--costs", "guess"], "profile, flops, roofline"),
         ("{models}:wide", ["--optimizer", "adamant"], "Keras refuses optimizer"),
         ("{models}:wide", ["--loss", "weight"], "Keras refuses"),

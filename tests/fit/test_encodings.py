@@ -15,8 +15,8 @@ from tensorflow.python.ops import gen_nn_ops
 import checkmate_tf
 from checkmate_tf.emit.emit import Emission
 from checkmate_tf.errors import InfeasibleBudgetError, OperatorsError
-from checkmate_tf.fit import pipeline
 from checkmate_tf.fit.policy import POLICY
+from checkmate_tf.fit.subjects import fitted
 from checkmate_tf.schedule import keep_all
 from checkmate_tf.trace.encodings import encoded, find_encodings, pack_bits, place_in_window, to_place, unpack_bits
 from checkmate_tf.trace.ops import inputs_of
@@ -240,7 +240,7 @@ def test_what_trains_over_the_budget_goes_on_without_codes_if_nothing_fits_with_
     plainly, coded = peaks_of(VGG), _peaks_with_codes(VGG)
     budget, others = plainly.at(0.8), plainly.span(0.4)
     _codes_lose(monkeypatch, int(POLICY.sure * budget) - coded.least_bytes - others // 2)
-    monkeypatch.setattr(pipeline, "_cheaper", lambda plain, coded, ledger: None)
+    monkeypatch.setattr(fitted, "_cheaper", lambda other, fitting, ledger: None)
     model = compile_quickly(make(VGG), VGG, verify=True, budget=budget, operators="choose")
     first = model.checkmate
     assert first.encodings

@@ -16,6 +16,7 @@ from checkmate_tf.errors import InfeasibleBudgetError
 from checkmate_tf.fit import pipeline
 from checkmate_tf.fit.job import Job, Ledger, Subject
 from checkmate_tf.fit.options import PlanOptions
+from checkmate_tf.fit.subjects import fitted
 from checkmate_tf.units import parse_budget
 
 pytestmark = [
@@ -109,12 +110,12 @@ def test_a_refusal_names_the_least_budget_of_both_ways(monkeypatch, with_codes, 
         least = with_codes if job.subject.codes else without
         raise InfeasibleBudgetError(f"at least {least}", 3, least, proven=False)
 
-    monkeypatch.setattr(pipeline, "choose_encodings", lambda *_: coded)
-    monkeypatch.setattr(pipeline, "fit", fit)
+    monkeypatch.setattr(fitted, "choose_encodings", lambda *_: coded)
+    monkeypatch.setattr(fitted, "fit", fit)
     with pytest.raises(InfeasibleBudgetError, match="at least 5"):
         tracing = SimpleNamespace(subject=None, name="model")
         device = Device("CPU:0", 10**9, measurable=False)
-        pipeline._chosen_and_fitted(Job(plain, 3, device, options), Ledger(), tracing, None)
+        fitted._chosen_and_fitted(Job(plain, 3, device, options), Ledger(), tracing, None)
 
 
 @pytest.mark.parametrize("options", [{"gap": -1.0}, {"time_limit": 0.0}])

@@ -26,11 +26,11 @@ NAMES = {
 OF_COMPILE = (
     "batch_size=None, input_spec=None, data=None, strategy='checkmate', costs='profile', time_limit=60.0, gap=0.01, "
     "seed=0, verify=True, progress=True, cache=True, schedule=None, operators='default', prefetch=None, "
-    "order='free')"
+    "order='free', page='auto')"
 )
 SIGNATURES = {
     "Graph": "(name, names, kinds, costs, sizes, inputs, constant_bytes=0, workspace=None, recompute_until=None, "
-    "held=None, waits=None, cost_unit='us')",
+    "held=None, waits=None, cost_unit='us', host=None)",
     "Plan": "(statements, registers)",
     "Schedule": "(graph, sequence, strategy='checkpoint-all', solver='', status='feasible', budget_bytes=None, "
     "lower_bound=0.0, bound_order='fixed', seconds=0.0, origin='')",

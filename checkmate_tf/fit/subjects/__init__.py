@@ -1,1 +1,1 @@
-"""What may be planned: a traced step as nodes with costs, and which of its gradients read codes."""
+"""What may be planned: a traced step with costs; its gradients may read codes, its values may wait on the host."""

@@ -47,6 +47,8 @@ _ROOM = (0.1, 0.02, 0.0, 0.25)  # of the budget without constants, left for wind
 _FIRST = 0.4  # of the time: for these
 _LOOK = 0.06  # seconds of search for a choice of values, and more for large graphs
 _PRICE = 0.01  # of the time that a copy takes out and back: what it costs in the search
+_STALL, _QUIET = 5e-4, 0.4  # to settle: a saving that counts, and the share of the time without one
+_PATIENCE = 3.0  # seconds that it goes on in any case
 _POOL = 6  # choices from which it goes on, the cheaper ones more often
 _MOST_CHANGES = 4  # values that are chosen otherwise at once
 
@@ -167,7 +169,8 @@ class _Chooser:
         self.trips = np.zeros(len(base))
         self.trips[self.copied] = host.to_host + host.from_host
         self.look = _LOOK * max(1.0, len(base) / 300)
-        self.begun = self.told = time.perf_counter()
+        self.begun = self.told = self.gained = time.perf_counter()
+        self.noted = np.inf
 
     def run(self) -> None:
         """Try the first choices, then change the best one, until the time is over or nothing is left to gain."""
@@ -256,6 +259,10 @@ class _Chooser:
 
     def _over(self) -> bool:
         now, found, options = time.perf_counter(), self.found, self.options
+        if found.cost < (1 - _STALL) * self.noted:
+            self.noted, self.gained = found.cost, now
+        if options.settle and now - self.begun > _PATIENCE and now - self.gained > _QUIET * (now - self.begun):
+            return True
         gap = 1 - self.base.base_cost / found.cost if np.isfinite(found.cost) else 1.0
         if options.progress and now - self.told >= 1:
             self.told = now

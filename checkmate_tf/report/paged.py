@@ -1,0 +1,76 @@
+"""What a plan copies to the host, in a few numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..paging import timeline
+from ..schedule import Schedule
+from ..statements import COMPUTE, Statement
+
+__all__ = ["Paged", "computed_counts", "paged_of"]
+
+
+@dataclass(frozen=True)
+class Paged:
+    """What a plan copies to the host.
+
+    Attributes
+    ----------
+    values : int
+        How many are copied there.
+    fetches : int
+        How often one is brought back.
+    host_bytes : int
+        Most of them in the host's memory at any time. A value is there from when its copy begins until it is brought
+        back for the last time.
+    waiting : float
+        Share of the step's time in which computations wait for copies.
+    """
+
+    values: int
+    fetches: int
+    host_bytes: int
+    waiting: float
+
+
+def paged_of(schedule: Schedule) -> Paged | None:
+    """What a schedule copies to the host; None if it copies nothing."""
+    graph, (copies, fetches) = schedule.graph, _copies(schedule)
+    if not copies:
+        return None
+    begins = {s.reads[0] for s in copies}  # registers of what is copied
+    ends = {s.node: s.register for s in fetches}  # of each value the last time that it is brought back
+    live = most = 0
+    for s in (s for s in schedule.plan if s.op == COMPUTE):
+        if s.register in begins:
+            live += int(graph.sizes[s.node])
+            most = max(most, live)
+        elif ends.get(s.node) == s.register:
+            live -= int(graph.sizes[s.node])
+    when = timeline(graph, schedule.plan)
+    waiting = 1 - when.computing / when.cost if when.cost else 0.0
+    return Paged(len(copies), len(fetches), most, waiting)
+
+
+def computed_counts(schedule: Schedule) -> NDArray[np.int64]:
+    """(nodes of the step,) how often each is computed. What is brought back from the host is not."""
+    host = schedule.graph.host
+    counts = schedule.evaluation.counts[: None if host is None else host.first].copy()
+    for s in _copies(schedule)[1]:
+        counts[s.node] -= 1
+    return counts
+
+
+def _copies(schedule: Schedule) -> tuple[list[Statement], list[Statement]]:
+    """The statements that stand for copies to the host, and those that bring a value back."""
+    host = schedule.graph.host
+    if host is None:
+        return [], []
+    computations = [s for s in schedule.plan if s.op == COMPUTE]
+    copies = [s for s in computations if s.node >= host.first]
+    there = {s.register for s in copies}
+    return copies, [s for s in computations if there.intersection(s.reads)]

@@ -57,11 +57,8 @@ def paged_of(schedule: Schedule) -> Paged | None:
 
 
 def computed_counts(schedule: Schedule) -> NDArray[np.int64]:
-    """(nodes of the step,) how often each is computed. What is brought back from the host is not."""
-    host = schedule.graph.host
-    counts = schedule.evaluation.counts[: None if host is None else host.first].copy()
-    for s in _copies(schedule)[1]:
-        counts[s.node] -= 1
+    """(nodes of the step,) how often each is computed."""
+    counts: NDArray[np.int64] = schedule.evaluation.counts[: schedule.graph.first_copy]
     return counts
 
 

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from ..evaluator import Evaluation, evaluate
 from ..graph import Graph
-from ..paging import without_host
 from ..statements import COMPUTE, DEALLOCATE, Statement, reads_of, statements_of
 from ..units import format_bytes
 from .canvas import BLUE, COLORS, GREY, ORANGE, byte_scale, finish, new_figure, rgb, short
@@ -100,8 +99,7 @@ def predicted_curve(schedule: Drawable, label: str, color: str = BLUE) -> Curve:
 
 def plain_curve(graph: Graph, label: str = "plain", color: str = ORANGE) -> Curve:
     """As `predicted_curve`, of the step that computes nothing twice."""
-    graph = without_host(graph)
-    order = np.arange(len(graph))
+    order = np.arange(graph.first_copy)
     return _curve(graph, order, evaluate(graph, statements_of(graph, order)), label, color)
 
 

@@ -254,7 +254,7 @@ def _keep_reserves(job: Job) -> None:
     """Keep free chunks for what comes and goes beside the values of a step: batches, and small values."""
     program = job.subject.program
     batches = POLICY.reserved_batches(job.options.prefetch)
-    small = small_bytes(kernels_of(program), keep_all(without_host(job.subject.graph)).sequence, SMALL_BYTES, GRAIN)
+    small = small_bytes(kernels_of(program), keep_all(job.subject.graph).sequence, SMALL_BYTES, GRAIN)
     keep_batch_reserves(job.device, program.batch_bytes, batches, int(POLICY.reserves * job.budget_bytes), small)
 
 

@@ -36,6 +36,8 @@ class Known:
     jit_compile : bool
     learned : tuple of int
         Bytes that each operation takes for itself, in the order traced, if that was learned from a recorded step.
+    pages : Pages or None
+        Where values are copied, if some are.
     """
 
     schedule: Schedule

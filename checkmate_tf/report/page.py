@@ -18,7 +18,6 @@ from ..paging import without_host
 from ..schedule import Schedule, keep_all
 from ..units import format_bytes
 from .html import Picture, Section, Table, picture
-from .paged import computed_counts
 from .report import Report
 
 __all__ = ["graph_section", "report_section"]
@@ -153,7 +152,7 @@ def _answers(graph: Graph, answers: Sequence[Answer]) -> Table:
 
 def _again(schedule: Schedule) -> Table:
     """What a schedule computes again, the dearest first."""
-    graph, counts = without_host(schedule.graph), computed_counts(schedule)
+    graph, counts = without_host(schedule.graph), schedule.evaluation.counts[: schedule.graph.first_copy]
     added = graph.costs * (counts - 1)
     order = [i for i in _descending(added + 1e-12 * graph.costs.max(initial=0) * (counts - 1)) if counts[i] > 1]
     rows = [
@@ -231,7 +230,7 @@ def _matrices(schedule: Schedule) -> list[Picture]:
 
 
 def _drawn(graph: Graph, schedule: Schedule | None) -> list[Picture]:
-    counts = None if schedule is None else computed_counts(schedule)
+    counts = None if schedule is None else schedule.evaluation.counts[: len(graph)]
     by = "" if schedule is None else f" Computed again: by {schedule.strategy}."
     found = [picture(plot_costs(graph, counts=counts), f"Cost and size by layer, in the order of the graph.{by}")]
     if len(graph) <= _NODES:

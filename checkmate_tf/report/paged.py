@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..paging import timeline
 from ..schedule import Schedule
 from ..statements import COMPUTE, Statement
 
-__all__ = ["Paged", "computed_counts", "paged_of"]
+__all__ = ["Paged", "paged_of"]
 
 
 @dataclass(frozen=True)
@@ -56,18 +53,12 @@ def paged_of(schedule: Schedule) -> Paged | None:
     return Paged(len(copies), len(fetches), most, waiting)
 
 
-def computed_counts(schedule: Schedule) -> NDArray[np.int64]:
-    """(nodes of the step,) how often each is computed."""
-    counts: NDArray[np.int64] = schedule.evaluation.counts[: schedule.graph.first_copy]
-    return counts
-
-
 def _copies(schedule: Schedule) -> tuple[list[Statement], list[Statement]]:
     """The statements that stand for copies to the host, and those that bring a value back."""
-    host = schedule.graph.host
-    if host is None:
+    first = schedule.graph.first_copy
+    if first == len(schedule.graph):
         return [], []
     computations = [s for s in schedule.plan if s.op == COMPUTE]
-    copies = [s for s in computations if s.node >= host.first]
+    copies = [s for s in computations if s.node >= first]
     there = {s.register for s in copies}
     return copies, [s for s in computations if there.intersection(s.reads)]

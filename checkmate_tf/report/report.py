@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 from ..draw.memory_map import plot_memory_map
 from ..draw.report_plot import plot_report
 from ..errors import OutputError
-from ..paging import without_host
 from ..schedule import Schedule
 from ..units import format_bytes
 from .memory_use import MemoryUse
-from .paged import Paged, computed_counts, paged_of
+from .paged import Paged, paged_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -208,7 +207,7 @@ class Report:
     @property
     def recomputations(self) -> int:
         """How many computations the plan adds to those of the plain step. What is brought back is not computed."""
-        return int((computed_counts(self.schedule) - 1).sum())
+        return int((self.schedule.evaluation.counts[: self._nodes] - 1).sum())
 
     @property
     def paged(self) -> Paged | None:
@@ -218,7 +217,7 @@ class Report:
     @property
     def _nodes(self) -> int:
         """How many nodes the step has, those that copy apart."""
-        return len(without_host(self.schedule.graph))
+        return self.schedule.graph.first_copy
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON. The schedule and the memory map are not among them: they have their own."""

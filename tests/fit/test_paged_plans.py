@@ -220,7 +220,8 @@ def test_what_is_told_of_copies():
     copied = [graph.inputs[k][0] for k in schedule.sequence if k >= graph.host.first]
     assert paged.values == len(copied) and paged.fetches == len(copied)
     assert paged.host_bytes == graph.sizes[copied].sum()  # all are there when the backward pass begins
-    assert paged.waiting == pytest.approx(1 - float(graph.costs @ schedule.evaluation.counts) / schedule.cost)
+    computing = float(graph.costs @ schedule.evaluation.counts)
+    assert paged.waiting == pytest.approx(1 - computing / schedule.cost)
 
 
 @pytest.mark.parametrize("page", ["always", None, True])

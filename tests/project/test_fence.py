@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "paging": "errors graph statements",
     "evaluator": "errors graph statements paging",
     "files": "errors units graph statements evaluator",
-    "draw": "errors units graph statements paging evaluator files",
+    "draw": "errors units graph statements evaluator files",
     "plan": "errors units graph statements evaluator files",
     "schedule": "errors units graph statements evaluator files draw plan",
     "operators": "errors units graph plan schedule",

@@ -22,7 +22,7 @@ from ...report import paged_of
 from ...schedule import Schedule
 from ...units import format_bytes
 from ..finding import SEARCHED
-from ..job import Job, Ledger, Subject
+from ..job import Job, Ledger
 from ..policy import POLICY
 
 __all__ = ["fits_host", "with_pages"]
@@ -54,7 +54,7 @@ def with_pages(job: Job, ledger: Ledger) -> Job | None:
     graph = with_host(subject.graph, rates.to_host, rates.from_host, latency=rates.latency_us, only=may)
     if not graph.copies:
         return None
-    paged = Subject(subject.program, graph, pages=Pages(here, host))
+    paged = replace(subject, graph=graph, pages=Pages(here, host))
     return replace(job, subject=paged, memory=None)
 
 

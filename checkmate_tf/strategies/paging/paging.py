@@ -40,7 +40,7 @@ __all__ = ["paging"]
 
 log = logging.getLogger(__name__)
 
-_WITHOUT = 0.25  # of the time: for the schedule without copies
+_WITHOUT = 0.4  # of the time: for the schedule without copies
 _BOUND = 0.15  # of the time: for the lower bound
 _SHARES = (0.15, 0.3, 0.5, 0.8, 1.6)  # of what the engine carries in a step without recomputation, at first
 _ROOM = (0.1, 0.02, 0.0, 0.25)  # of the budget without constants, left for windows

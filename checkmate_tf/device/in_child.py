@@ -64,8 +64,10 @@ def limit_gpu(limit_bytes: int) -> None:
 
 
 def _first_cause(message: str) -> str:
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return next((line for line in lines if "OOM" in line or "memory" in line), lines[0] if lines else "")[:300]
+    """The line that says what went wrong. Keras writes where in the model that was before it."""
+    lines = [line.strip() for line in message.splitlines() if line.strip() and not line.strip().startswith("[[")]
+    other = lines[-1:] if lines and lines[0].startswith("Graph execution error") else lines[:1]
+    return next((line for line in lines if "OOM" in line or "memory" in line), "".join(other))[:300]
 
 
 def follow_parent() -> None:

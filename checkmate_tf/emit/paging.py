@@ -182,7 +182,7 @@ class PagedEmission(Emission):
 
     def _fetch(self, node: int) -> None:
         """Bring a node's tensors back when all before this has run. Only their readers wait for them."""
-        trigger = self._put_trigger(self.finished, after=list(self.barriers.values())[-1:])
+        trigger = self._put_notice()
         for t, copy in self.away[node]:
             with self.graph.control_dependencies([trigger]), self.graph.device(self.pages.host):
                 asked = tf.identity(copy, name="checkmate/fetch")
@@ -194,3 +194,18 @@ class PagedEmission(Emission):
             self.maker[id(back)] = back.op
             if self.wait:
                 self.comes_after[id(back)] = self.wait
+
+    def _put_notice(self) -> tf.Operation:
+        """An operation of the host that runs when all before this has been given to the device.
+
+        It reads a number of the device, and a GPU has such numbers in the host's memory. So the host learns of it at
+        once. Of a control edge it would learn when the GPU has done what it was given by then, and behind all copies
+        to the host that are on their way. A placeholder with a default is what no optimizer folds.
+        """
+        with self.graph.control_dependencies(None), self.graph.device(self.pages.host):
+            zero = tf.raw_ops.PlaceholderWithDefault(input=tf.constant(0), shape=[], name="checkmate/zero")
+        behind = [*list(self.barriers.values())[-1:], *(self._watched(op) for op in self.finished)]
+        with self.graph.control_dependencies(behind), self.graph.device(self.pages.device):
+            given = tf.identity(zero, name="checkmate/given")
+        with self.graph.control_dependencies(None), self.graph.device(self.pages.host):
+            return tf.raw_ops.PlaceholderWithDefault(input=given, shape=[], name="checkmate/notice").op

@@ -43,7 +43,9 @@ def fitted(
     try:
         found = fit(with_time(paged, ledger), ledger)
     except InfeasibleBudgetError as error:
-        raise bare(min(least, error, key=lambda e: e.minimum_bytes)) from None
+        if job.memory is None and error.minimum_bytes < least.minimum_bytes:
+            raise bare(error) from None
+        raise bare(least) from None  # the model of the allocator knows what that needs
     if not fits_host(found.schedule):
         raise bare(least)
     return paged, found

@@ -182,7 +182,7 @@ def draw(path: Path, cells: Sequence[dict]) -> None:
             x, y = zip(*proofs, strict=True)
             handles["proved impossible for all three"] = axes.fill_between(x, 0, y, color="#dddddd", linewidth=0)
         axes.axvline(mine[0]["peak_bytes_plain"] / 1e9, color="#999999", linewidth=1)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.2 * max(100 * c["overhead"] for c in mine if c["system"] != "paging"))
         axes.set_xlabel("memory budget (GB); line: the plain step")
         axes.set_ylabel("step over the plain one (% more)")
         axes.set_title(f"{network}, batch {BATCHES[network]}", loc="left", fontsize=11)

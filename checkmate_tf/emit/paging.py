@@ -5,7 +5,8 @@ beside the computations.
 
     value -> to_host        The plan waits for it at the node that copies: the next barrier comes after it.
     to_host -> fetch        An Identity on the host, so it copies nothing. It waits until all that stands before it in
-                            the plan has run. Nothing else makes the copy back wait: its source would be there.
+                            the plan has been given to the device, which does it in that order. Nothing else makes the
+                            copy back wait: its source would be there.
     fetch -> from_host      An Identity on the device: the value, for all who read it from now on. Where that is one
                             operation, Grappler may join the two. The copy begins when it would have begun.
 
@@ -181,7 +182,7 @@ class PagedEmission(Emission):
         self.gone.add(node)
 
     def _fetch(self, node: int) -> None:
-        """Bring a node's tensors back when all before this has run. Only their readers wait for them."""
+        """Bring a node's tensors back behind all that stands before this. Only their readers wait for them."""
         trigger = self._put_notice()
         for t, copy in self.away[node]:
             with self.graph.control_dependencies([trigger]), self.graph.device(self.pages.host):

@@ -42,10 +42,11 @@ log = logging.getLogger(__name__)
 
 _WITHOUT = 0.4  # of the time: for the schedule without copies
 _BOUND = 0.15  # of the time: for the lower bound
-_SHARES = (0.15, 0.3, 0.5, 0.8, 1.6)  # of what the engine carries in a step without recomputation, at first
+_SHARES = (0.15, 0.3, 0.5, 0.8, 1.6, np.inf)  # of what the engine carries in a plain step, at first; and all
 _ROOM = (0.1, 0.02, 0.0, 0.25)  # of the budget without constants, left for windows
 _FIRST = 0.4  # of the time: for these
 _LOOK = 0.06  # seconds of search for a choice of values, and more for large graphs
+_KEEPING = 0.2  # seconds, at most, to look for what a new best schedule has again without need
 _PRICE = 0.01  # of the time that a copy takes out and back: what it costs in the search
 _STALL, _QUIET = 5e-4, 0.4  # to settle: a saving that counts, and the share of the time without one
 _PATIENCE = 3.0  # seconds that it goes on in any case
@@ -125,10 +126,12 @@ class _Found:
 
     def _keep_where_room(self) -> None:
         """Leave out what the best schedule has again, the dearest first, where there is room to keep it."""
-        again = True
+        again, end = True, time.perf_counter() + _KEEPING
         while again:
             again = False
             for place in self._repeated(self.best or []):
+                if time.perf_counter() > end:
+                    return
                 shorter = self._without(self.best or [], place)
                 found = evaluate(self.graph, plan_from_sequence(self.graph, shorter))
                 if found.peak_bytes <= self.budget and found.cost < self.cost:

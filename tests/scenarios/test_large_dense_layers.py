@@ -7,7 +7,7 @@ from cases import LARGE_DENSE, assert_same_state, compile_quickly, make, program
 
 import checkmate_tf
 from checkmate_tf.emit.ordering import Strict
-from checkmate_tf.fit import pipeline
+from checkmate_tf.fit.subjects import fitted
 from checkmate_tf.fit.policy import Limits
 from checkmate_tf.schedule import keep_all
 
@@ -50,7 +50,7 @@ def test_training_is_equal_with_grappler(monkeypatch, strict):
 
 def _refuse_late(monkeypatch, *least):
     """Let nothing fit where updates come late; with a second number of bytes to name, nor where they come early."""
-    real, named = pipeline.fit, list(least)
+    real, named = fitted.fit, list(least)
 
     def fit(job, *arguments):
         late = _late(keep_all(job.subject.graph))
@@ -58,7 +58,7 @@ def _refuse_late(monkeypatch, *least):
             raise checkmate_tf.InfeasibleBudgetError("none", job.budget_bytes, named[0 if late else 1], proven=False)
         return real(job, *arguments)
 
-    monkeypatch.setattr(pipeline, "fit", fit)
+    monkeypatch.setattr(fitted, "fit", fit)
 
 
 def test_where_none_fits_updates_come_as_traced(monkeypatch, no_grappler):

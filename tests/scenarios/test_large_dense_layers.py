@@ -7,8 +7,8 @@ from cases import LARGE_DENSE, assert_same_state, compile_quickly, make, program
 
 import checkmate_tf
 from checkmate_tf.emit.ordering import Strict
-from checkmate_tf.fit.subjects import fitted
 from checkmate_tf.fit.policy import Limits
+from checkmate_tf.fit.subjects import fitted
 from checkmate_tf.schedule import keep_all
 
 pytestmark = pytest.mark.usefixtures("fresh_keras")

@@ -13,11 +13,13 @@ import tensorflow as tf
 
 from ..costs import CostSpec
 from ..errors import CheckmateError, ModelError
+from ..files.schedules import read_schedule
 from ..fit.options import Planning, options_of, takes_planning
 from ..fit.pipeline import step_graph
 from ..graph import Graph
 from .controller import Controller, batch_errors, build_training
 from .distribution import distribution_of
+from .first_batch import AtFirstBatch
 from .frameworks import as_called, framework_of, graphs_are_made, is_compiled
 from .jit import resolve_jit
 from .progress import progress_bars
@@ -116,16 +118,21 @@ def compile(  # noqa: A001 - the name that the package offers
     options, progress = options_of(budget, planning)
     _check_model(model)
     distribution = distribution_of(model)
-    jit_compile = resolve_jit(model, options.operators, distribution)
-    spec, batch = data_spec(model, batch_size, input_spec, data)
-    with progress_bars(progress) as tell:
-        options = replace(options, progress=tell, jit_compile=jit_compile, sample=sample_of(data, batch))
-        earlier = getattr(model, "_checkmate_controller", None)
-        told = isinstance(data, tf.data.Dataset)
-        controller = Controller(model, options, batch, _plain_step(model), distribution, told)
-        controller.plan(spec)
-    if earlier is not None:
-        restore(model)
+    options = replace(options, jit_compile=resolve_jit(model, options.operators, distribution))
+    plain_step = _plain_step(model)
+    controller: Controller
+    if distribution is None and batch_size is None and input_spec is None and data is None:
+        if options.schedule is not None:
+            read_schedule(options.schedule)  # or it would be refused when training has begun
+        controller = AtFirstBatch(model, options, plain_step, progress)
+    else:
+        spec, batch = data_spec(model, batch_size, input_spec, data)
+        with progress_bars(progress) as tell:
+            options = replace(options, progress=tell, sample=sample_of(data, batch))
+            told = isinstance(data, tf.data.Dataset)
+            controller = Controller(model, options, batch, plain_step, distribution, told)
+            controller.plan(spec)
+    restore(model)
     controller.attach()
     return model
 
@@ -188,7 +195,11 @@ def gradient_function(
         found = tape.gradient(value, model.trainable_variables)
         return value, [None if g is None else tf.convert_to_tensor(g) for g in found]
 
-    if input_spec is None and data is None and batch_size is not None:
+    controller: Controller
+    if input_spec is None and data is None and batch_size is None:
+        controller = AtFirstBatch(model, options, as_called(model, gradients), progress)
+        return _gradient_steps(controller, gradients)
+    if input_spec is None and data is None:
         before = model.loss if hasattr(model, "loss") else None
         try:
             model.loss = loss  # the target's shape follows from the loss
@@ -200,27 +211,9 @@ def gradient_function(
     with progress_bars(progress) as tell:
         options = replace(options, progress=tell, sample=sample_of(data, batch_size))
         controller = Controller(model, options, batch_size, as_called(model, gradients))
-        planned = controller.plan(spec)
+        controller.plan(spec)
 
-    functions: dict[
-        tuple[bool, bool], Callable[..., tuple[tf.Tensor, list[Any]]]
-    ] = {}  # a trace keeps its order of terms
-
-    @functools.wraps(gradients)
-    def guarded(x: Any, y: Any) -> tuple[tf.Tensor, list[Any]]:
-        made = graphs_are_made()
-        if made not in functions:
-            step = lambda x, y: controller.step((x, y))  # noqa: E731 - a short callback
-            functions[made] = tf.function(step, autograph=False, reduce_retracing=True)
-        with batch_errors():
-            result = functions[made](x, y)
-        with contextlib.suppress(CheckmateError, TypeError, ValueError):  # the plan of the last trace, then
-            controller.note(tf.nest.map_structure(tf.type_spec_from_value, (x, y)))
-        guarded.checkmate = controller.report  # type: ignore[attr-defined]
-        return result
-
-    guarded.checkmate = planned.report  # type: ignore[attr-defined]
-    return guarded
+    return _gradient_steps(controller, gradients)
 
 
 def op_graph(
@@ -252,6 +245,33 @@ def op_graph(
     if distribution is not None:
         batch = distribution.share(batch)
     return step_graph(_plain_step(model), spec, batch, costs, model.name, distribution)
+
+
+def _gradient_steps(
+    controller: Controller, gradients: Callable[..., Any]
+) -> Callable[..., tuple[tf.Tensor, list[tf.Tensor]]]:
+    """The function of x and y that runs the planned step."""
+    functions: dict[
+        tuple[bool, bool], Callable[..., tuple[tf.Tensor, list[Any]]]
+    ] = {}  # a trace keeps its order of terms
+
+    @functools.wraps(gradients)
+    def guarded(x: Any, y: Any) -> tuple[tf.Tensor, list[Any]]:
+        if controller.arrives((x, y)):
+            functions.clear()  # they hold the plan for smaller batches
+        made = graphs_are_made()
+        if made not in functions:
+            step = lambda x, y: controller.step((x, y))  # noqa: E731 - a short callback
+            functions[made] = tf.function(step, autograph=False, reduce_retracing=True)
+        with batch_errors():
+            result = functions[made](x, y)
+        with contextlib.suppress(CheckmateError, TypeError, ValueError):  # the plan of the last trace, then
+            controller.note(tf.nest.map_structure(tf.type_spec_from_value, (x, y)))
+        guarded.checkmate = controller.report  # type: ignore[attr-defined]
+        return result
+
+    guarded.checkmate = controller.report  # type: ignore[attr-defined]
+    return guarded
 
 
 def _plain_step(model: Any) -> Callable[[Any], Any]:

@@ -43,15 +43,20 @@ def compile(  # noqa: A001 - the name that the package offers
     Parameters
     ----------
     model : keras.Model
-        Built and compiled. It is changed in place; `restore` undoes it. If anything fails it stays as it was.
+        Built and compiled. It is changed in place; `restore` undoes it. If anything fails it stays as it was. If
+        planning fails at the first batch, the model is restored, and `fit` raises the error.
     budget : int, float or str
         Memory for everything on the device (on each one, under `tf.distribute`), such as parameters and activations:
         bytes, a size (`"1.5GB"`), a share of the plain step's predicted peak (0.6, `"60%"`), or `"auto"`, the device's
         limit. The plain step is the model's own, which computes nothing twice.
     batch_size : int, optional
         The largest batch, of all replicas together. Smaller ones work. Not needed if `input_spec` or `data` tells it.
+        If none of the three is given, the plan is made at the first batch that comes, and for its size. A larger batch
+        that comes later is planned for then; inside of a running graph it is an error. Under `tf.distribute` one of the
+        three is needed.
     input_spec : nest of tf.TensorSpec, optional
-        `(x, y)` or `(x, y, sample_weight)`. Models that do not declare their inputs need this, or `data`.
+        `(x, y)` or `(x, y, sample_weight)`. Models that do not declare their inputs need this, or `data`, to be planned
+        at once.
     data : tuple of arrays or tf.data.Dataset, optional
         One batch `(x, y)`, or the dataset to train on. Plans are measured on a batch that is given here. A dataset only
         tells types and shapes.
@@ -94,8 +99,8 @@ def compile(  # noqa: A001 - the name that the package offers
     Returns
     -------
     keras.Model
-        The same object. Its `model.checkmate` is the `Report`. With `jit_compile=True`, which Keras chooses by itself
-        on GPUs, XLA compiles the planned step (see `emit.xla`).
+        The same object. Its `model.checkmate` is the `Report`; None until there is a plan. With `jit_compile=True`,
+        which Keras chooses by itself on GPUs, XLA compiles the planned step (see `emit.xla`).
 
     Raises
     ------
@@ -109,10 +114,15 @@ def compile(  # noqa: A001 - the name that the package offers
         If the given schedule cannot be read, is one of another graph (the message tells what differs), or is over the
         budget.
 
+    Notes
+    -----
+    What needs no data is checked at once. If there is no batch size, the errors about the step and the budget come from
+    the first `fit`, `train_on_batch` or call of `model.train_step`.
+
     Examples
     --------
     >>> model.compile(optimizer="adam", loss="sparse_categorical_crossentropy")  # doctest: +SKIP
-    >>> checkmate_tf.compile(model, budget="700MB", batch_size=32)  # doctest: +SKIP
+    >>> checkmate_tf.compile(model, budget="700MB")  # doctest: +SKIP
     >>> model.fit(x, y, batch_size=32)  # doctest: +SKIP
     """
     options, progress = options_of(budget, planning)
@@ -166,13 +176,14 @@ def gradient_function(
         The gradients are those of the mean of what it returns, plus the model's own losses.
     budget, batch_size, input_spec, data, strategy, costs, time_limit, gap, seed, verify, progress, cache, schedule, \
     operators, prefetch, page
-        As for `compile`. Gradients count, too: they are still in memory when the function returns.
+        As for `compile`. Gradients count, too: they are still in memory when the function returns. If there is no batch
+        size, the plan is made at the first call. It is made again when a larger batch comes.
 
     Returns
     -------
     callable (x, y) -> (loss, gradients)
         A tf.function. Gradients are in the order of `model.trainable_variables`; None where there is no gradient. Its
-        attribute `checkmate` is the `Report`.
+        attribute `checkmate` is the `Report`; None until there is a plan.
     """
     options, progress = options_of(budget, planning)
     _check_built(model)

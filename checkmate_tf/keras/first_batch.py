@@ -19,8 +19,10 @@ from weakref import WeakSet
 import numpy as np
 import tensorflow as tf
 
-from ..errors import BatchSizeError
+from ..device.region import reserve
+from ..errors import BatchSizeError, InfeasibleBudgetError
 from ..fit.options import PlanOptions, Progress
+from ..units import format_bytes
 from .controller import Controller, put
 from .feeding import is_pipeline
 from .frameworks import one_step_at_a_time, steps_of
@@ -43,6 +45,8 @@ class AtFirstBatch(Controller):
         As `compile` takes it.
     function : callable or None
         The train function that was made last, without what is done around it.
+    found_bytes : int
+        What lay on the device when `compile` was called.
     """
 
     def __init__(
@@ -55,6 +59,9 @@ class AtFirstBatch(Controller):
         super().__init__(model, options, 0, plain_step, told=False)
         self.progress = progress
         self.function: Callable[..., Any] | None = None
+        device = self._device()
+        reserve(device, options.budget.size_bytes or 0)  # before the data of `fit` comes
+        self.found_bytes = device.foreign_bytes(0)
         self._begun: WeakSet[Any] = WeakSet()  # pipelines whose first batch was looked at
 
     def arrives(self, data: Any, spec: Any = None) -> bool:
@@ -114,13 +121,26 @@ class AtFirstBatch(Controller):
         except BaseException as error:
             self.batch_size, self.options, self.plans, self.key = before
             if first and self.attached and isinstance(error, Exception):
+                error.add_note(self._said(error))
                 self.detach()
-                error.add_note(f"{name!r} was restored: it trains plainly until checkmate_tf.compile is called again")
             raise
         if self.attached:
             put(self.model, "checkmate", self.report)
             if not first and self.model.train_function is not None:
                 self.model.make_train_function(force=True)
+
+    def _said(self, error: Exception) -> str:
+        """What is said beside an error that came with the first batch."""
+        said = f"{self.model.name!r} was restored: it trains plainly until checkmate_tf.compile is called again."
+        device = self._device()
+        came = device.foreign_bytes(self.found_bytes) if device.is_cpu and self.options.verify else 0
+        if came and isinstance(error, InfeasibleBudgetError):
+            said += (
+                f" {format_bytes(came)} came to the device since it was called, such as arrays given to fit, and "
+                "batches that a pipeline keeps ready. The budget is for them, too: give fit a tf.data.Dataset that "
+                f"reads batch by batch, or {_GIVE}, which then plans before they come."
+            )
+        return said
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Do what a train function does, and look at batches that come from Python, or are the first of a pipeline."""

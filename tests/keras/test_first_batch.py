@@ -171,6 +171,14 @@ def test_a_budget_that_nothing_fits_restores_the_model():
     assert model.checkmate.recomputations > 0
 
 
+def test_a_refusal_says_what_data_takes():
+    data = tuple(np.concatenate([a] * 400) for a in (X, Y))
+    model = _attached(verify=True, budget=find_device().current_bytes() + 5_000_000, time_limit=1)
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        model.fit(*data, batch_size=BATCH, verbose=0)
+    assert "MB came to the device since it was called, such as arrays" in caught.value.__notes__[0]
+
+
 def test_ragged_batches_restore_the_model():
     x = tf.RaggedTensor.from_tensor(tf.ones((BATCH, 64)))
     _fails(_attached(), ModelError, lambda m: m.fit(tf.data.Dataset.from_tensors((x, Y[:BATCH])), verbose=0))

@@ -185,7 +185,8 @@ class AtFirstBatch(Controller):
 
 def _pipeline_of(batch: Any, spec: Any) -> Iterator[Any]:
     """An iterator over one batch, of the type of the iterator that it came from."""
-    one = tf.data.Dataset.from_tensors(batch)
+    with tf.device("/device:CPU:0"):  # where batches lie that a pipeline makes
+        one = tf.data.Dataset.from_tensors(batch)
     return iter(tf.data.experimental.from_variant(tf.data.experimental.to_variant(one), spec))
 
 

@@ -150,6 +150,7 @@ def mirrored() -> dict:
     )
     found["one device"] = refusal(lambda: checkmate_tf.compile(build(one_device), 0.5, **QUICK))
     found["xla"] = refusal(lambda: checkmate_tf.compile(build(strategy, jit_compile=True), 0.5, **QUICK))
+    found["no batch size"] = refusal(lambda: checkmate_tf.compile(build(strategy), 0.5))
     loss = "sparse_categorical_crossentropy"
     found["function"] = refusal(lambda: checkmate_tf.gradient_function(build(strategy), loss, 0.5, **QUICK))
     return found

@@ -13,11 +13,13 @@ import tensorflow as tf
 
 from ..costs import CostSpec
 from ..errors import CheckmateError, ModelError
+from ..files.schedules import read_schedule
 from ..fit.options import Planning, options_of, takes_planning
 from ..fit.pipeline import step_graph
 from ..graph import Graph
 from .controller import Controller, batch_errors, build_training
 from .distribution import distribution_of
+from .first_batch import AtFirstBatch
 from .frameworks import as_called, framework_of, graphs_are_made, is_compiled
 from .jit import resolve_jit
 from .progress import progress_bars
@@ -41,15 +43,20 @@ def compile(  # noqa: A001 - the name that the package offers
     Parameters
     ----------
     model : keras.Model
-        Built and compiled. It is changed in place; `restore` undoes it. If anything fails it stays as it was.
+        Built and compiled. It is changed in place; `restore` undoes it. If anything fails it stays as it was. If
+        planning fails at the first batch, the model is restored, and `fit` raises the error.
     budget : int, float or str
         Memory for everything on the device (on each one, under `tf.distribute`), such as parameters and activations:
         bytes, a size (`"1.5GB"`), a share of the plain step's predicted peak (0.6, `"60%"`), or `"auto"`, the device's
         limit. The plain step is the model's own, which computes nothing twice.
     batch_size : int, optional
         The largest batch, of all replicas together. Smaller ones work. Not needed if `input_spec` or `data` tells it.
+        If none of the three is given, the plan is made at the first batch that comes, and for its size. A larger batch
+        that comes later is planned for then; inside of a running graph it is an error. Under `tf.distribute` one of the
+        three is needed.
     input_spec : nest of tf.TensorSpec, optional
-        `(x, y)` or `(x, y, sample_weight)`. Models that do not declare their inputs need this, or `data`.
+        `(x, y)` or `(x, y, sample_weight)`. Models that do not declare their inputs need this, or `data`, to be planned
+        at once.
     data : tuple of arrays or tf.data.Dataset, optional
         One batch `(x, y)`, or the dataset to train on. Plans are measured on a batch that is given here. A dataset only
         tells types and shapes.
@@ -92,8 +99,8 @@ def compile(  # noqa: A001 - the name that the package offers
     Returns
     -------
     keras.Model
-        The same object. Its `model.checkmate` is the `Report`. With `jit_compile=True`, which Keras chooses by itself
-        on GPUs, XLA compiles the planned step (see `emit.xla`).
+        The same object. Its `model.checkmate` is the `Report`; None until there is a plan. With `jit_compile=True`,
+        which Keras chooses by itself on GPUs, XLA compiles the planned step (see `emit.xla`).
 
     Raises
     ------
@@ -107,25 +114,35 @@ def compile(  # noqa: A001 - the name that the package offers
         If the given schedule cannot be read, is one of another graph (the message tells what differs), or is over the
         budget.
 
+    Notes
+    -----
+    What needs no data is checked at once. If there is no batch size, the errors about the step and the budget come from
+    the first `fit`, `train_on_batch` or call of `model.train_step`.
+
     Examples
     --------
     >>> model.compile(optimizer="adam", loss="sparse_categorical_crossentropy")  # doctest: +SKIP
-    >>> checkmate_tf.compile(model, budget="700MB", batch_size=32)  # doctest: +SKIP
+    >>> checkmate_tf.compile(model, budget="700MB")  # doctest: +SKIP
     >>> model.fit(x, y, batch_size=32)  # doctest: +SKIP
     """
     options, progress = options_of(budget, planning)
     _check_model(model)
     distribution = distribution_of(model)
-    jit_compile = resolve_jit(model, options.operators, distribution)
-    spec, batch = data_spec(model, batch_size, input_spec, data)
-    with progress_bars(progress) as tell:
-        options = replace(options, progress=tell, jit_compile=jit_compile, sample=sample_of(data, batch))
-        earlier = getattr(model, "_checkmate_controller", None)
-        told = isinstance(data, tf.data.Dataset)
-        controller = Controller(model, options, batch, _plain_step(model), distribution, told)
-        controller.plan(spec)
-    if earlier is not None:
-        restore(model)
+    options = replace(options, jit_compile=resolve_jit(model, options.operators, distribution))
+    plain_step = _plain_step(model)
+    controller: Controller
+    if distribution is None and batch_size is None and input_spec is None and data is None:
+        if options.schedule is not None:
+            read_schedule(options.schedule)  # or it would be refused when training has begun
+        controller = AtFirstBatch(model, options, plain_step, progress)
+    else:
+        spec, batch = data_spec(model, batch_size, input_spec, data)
+        with progress_bars(progress) as tell:
+            options = replace(options, progress=tell, sample=sample_of(data, batch))
+            told = isinstance(data, tf.data.Dataset)
+            controller = Controller(model, options, batch, plain_step, distribution, told)
+            controller.plan(spec)
+    restore(model)
     controller.attach()
     return model
 
@@ -159,13 +176,14 @@ def gradient_function(
         The gradients are those of the mean of what it returns, plus the model's own losses.
     budget, batch_size, input_spec, data, strategy, costs, time_limit, gap, seed, verify, progress, cache, schedule, \
     operators, prefetch, page
-        As for `compile`. Gradients count, too: they are still in memory when the function returns.
+        As for `compile`. Gradients count, too: they are still in memory when the function returns. If there is no batch
+        size, the plan is made at the first call. It is made again when a larger batch comes.
 
     Returns
     -------
     callable (x, y) -> (loss, gradients)
         A tf.function. Gradients are in the order of `model.trainable_variables`; None where there is no gradient. Its
-        attribute `checkmate` is the `Report`.
+        attribute `checkmate` is the `Report`; None until there is a plan.
     """
     options, progress = options_of(budget, planning)
     _check_built(model)
@@ -188,7 +206,11 @@ def gradient_function(
         found = tape.gradient(value, model.trainable_variables)
         return value, [None if g is None else tf.convert_to_tensor(g) for g in found]
 
-    if input_spec is None and data is None and batch_size is not None:
+    controller: Controller
+    if input_spec is None and data is None and batch_size is None:
+        controller = AtFirstBatch(model, options, as_called(model, gradients), progress)
+        return _gradient_steps(controller, gradients)
+    if input_spec is None and data is None:
         before = model.loss if hasattr(model, "loss") else None
         try:
             model.loss = loss  # the target's shape follows from the loss
@@ -200,27 +222,9 @@ def gradient_function(
     with progress_bars(progress) as tell:
         options = replace(options, progress=tell, sample=sample_of(data, batch_size))
         controller = Controller(model, options, batch_size, as_called(model, gradients))
-        planned = controller.plan(spec)
+        controller.plan(spec)
 
-    functions: dict[
-        tuple[bool, bool], Callable[..., tuple[tf.Tensor, list[Any]]]
-    ] = {}  # a trace keeps its order of terms
-
-    @functools.wraps(gradients)
-    def guarded(x: Any, y: Any) -> tuple[tf.Tensor, list[Any]]:
-        made = graphs_are_made()
-        if made not in functions:
-            step = lambda x, y: controller.step((x, y))  # noqa: E731 - a short callback
-            functions[made] = tf.function(step, autograph=False, reduce_retracing=True)
-        with batch_errors():
-            result = functions[made](x, y)
-        with contextlib.suppress(CheckmateError, TypeError, ValueError):  # the plan of the last trace, then
-            controller.note(tf.nest.map_structure(tf.type_spec_from_value, (x, y)))
-        guarded.checkmate = controller.report  # type: ignore[attr-defined]
-        return result
-
-    guarded.checkmate = planned.report  # type: ignore[attr-defined]
-    return guarded
+    return _gradient_steps(controller, gradients)
 
 
 def op_graph(
@@ -252,6 +256,33 @@ def op_graph(
     if distribution is not None:
         batch = distribution.share(batch)
     return step_graph(_plain_step(model), spec, batch, costs, model.name, distribution)
+
+
+def _gradient_steps(
+    controller: Controller, gradients: Callable[..., Any]
+) -> Callable[..., tuple[tf.Tensor, list[tf.Tensor]]]:
+    """The function of x and y that runs the planned step."""
+    functions: dict[
+        tuple[bool, bool], Callable[..., tuple[tf.Tensor, list[Any]]]
+    ] = {}  # a trace keeps its order of terms
+
+    @functools.wraps(gradients)
+    def guarded(x: Any, y: Any) -> tuple[tf.Tensor, list[Any]]:
+        if controller.arrives((x, y)):
+            functions.clear()  # they hold the plan for smaller batches
+        made = graphs_are_made()
+        if made not in functions:
+            step = lambda x, y: controller.step((x, y))  # noqa: E731 - a short callback
+            functions[made] = tf.function(step, autograph=False, reduce_retracing=True)
+        with batch_errors():
+            result = functions[made](x, y)
+        with contextlib.suppress(CheckmateError, TypeError, ValueError):  # the plan of the last trace, then
+            controller.note(tf.nest.map_structure(tf.type_spec_from_value, (x, y)))
+        guarded.checkmate = controller.report  # type: ignore[attr-defined]
+        return result
+
+    guarded.checkmate = controller.report  # type: ignore[attr-defined]
+    return guarded
 
 
 def _plain_step(model: Any) -> Callable[[Any], Any]:

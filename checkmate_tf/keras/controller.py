@@ -28,7 +28,7 @@ from .frameworks import compiled_with, graphs_are_made, in_thread
 from .jit import resolve_jit
 from .spec import open_batch, spec_of_tensors
 
-__all__ = ["Controller", "batch_errors", "build_training"]
+__all__ = ["Controller", "batch_errors", "build_training", "put"]
 
 log = logging.getLogger("checkmate_tf")
 
@@ -122,8 +122,9 @@ class Controller:
         reserve(self._device(), self.options.budget.size_bytes or 0)  # before slots are made, and kernels measured
         build_training(self.model, spec, self.plain_step)
         earlier, options = self.earlier, self.options
-        if earlier:  # a share of the plain peak was a share of the first plan's
-            options = replace(options, budget=Budget(size_bytes=earlier[0].report.budget_bytes))
+        alike = [known for known in earlier if known.report.batch_size == self.batch_size]
+        if alike:  # a share of the plain peak was a share of the first plan's
+            options = replace(options, budget=Budget(size_bytes=alike[0].report.budget_bytes))
         return plan_step(self.plain_step, spec, self.batch_size, options, self.model.name, earlier, self.distribution)
 
     def _key(self, spec: Any) -> Any:
@@ -145,6 +146,14 @@ class Controller:
             jit_compile = resolve_jit(self.model, self.options.operators, self.distribution)
             self.options = replace(self.options, jit_compile=jit_compile)
 
+    def arrives(self, data: Any) -> bool:
+        """Called with each batch that comes from Python, and when a step is traced. Returns whether a plan was made."""
+        return False
+
+    def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a train function that Keras made."""
+        return function(*args, **kwargs)
+
     def step(self, data: Any) -> Any:
         """One training step, as the model's own `train_step`."""
         if self.distribution is not None:
@@ -154,12 +163,14 @@ class Controller:
                 )
             return self.distribution.together(data, self._emit)
         if tf.inside_function():
+            self.arrives(data)
             return self._emit([data])
         if tf.config.functions_run_eagerly():
             raise ModelError(
                 f"{self.model.name!r} is planned as a graph, and tf.config.run_functions_eagerly(True) runs none: set "
                 "it to False, or call checkmate_tf.restore(model)"
             )
+        self.arrives(data)
         return tf.function(self.step, autograph=False)(data)
 
     def _emit(self, given: list[Any]) -> Any:
@@ -180,30 +191,30 @@ class Controller:
         model = self.model
         self.before = {k: model.__dict__[k] for k in ("train_step", "make_train_function") if k in model.__dict__}
         self.jit_compile, self.attached = model.jit_compile, True
-        _put(model, "_checkmate_controller", self)  # first, so that `restore` undoes an interrupted call
+        put(model, "_checkmate_controller", self)  # first, so that `restore` undoes an interrupted call
         make = model.make_train_function
 
         @tf.autograph.experimental.do_not_convert  # tf_keras converts what its step calls
         def train_step(data: Any) -> Any:
             result = self.step(data)
-            _put(model, "checkmate", self.report)
+            put(model, "checkmate", self.report)
             return result
 
         def make_train_function(force: bool = False) -> Any:
             if not force:
                 self.make_room()
             if self.made != graphs_are_made():
-                _put(model, "train_function", None)
+                put(model, "train_function", None)
                 self.made = graphs_are_made()
             self._make_plainly(make, force)
             if not getattr(model.train_function, "checkmate", False):
-                _put(model, "train_function", self._guarded(model.train_function))
+                put(model, "train_function", self._guarded(model.train_function))
             return model.train_function  # Keras 3 reads the attribute, tf_keras the result
 
-        _put(model, "train_step", train_step)
-        _put(model, "make_train_function", make_train_function)
-        _put(model, "checkmate", self.report)
-        _put(model, "train_function", None)
+        put(model, "train_step", train_step)
+        put(model, "make_train_function", make_train_function)
+        put(model, "checkmate", self.report)
+        put(model, "train_function", None)
         model.jit_compile = self.options.jit_compile
 
     def _make_plainly(self, make: Callable[..., Any], force: bool) -> None:
@@ -223,8 +234,8 @@ class Controller:
         for name in ("train_step", "make_train_function", "checkmate", "_checkmate_controller"):
             self.model.__dict__.pop(name, None)
         for name, value in self.before.items():
-            _put(self.model, name, value)
-        _put(self.model, "train_function", None)
+            put(self.model, name, value)
+        put(self.model, "train_function", None)
         if not self.compiled_since and self.compiled == _Same(compiled_with(self.model)):  # else the user has set it
             self.model.jit_compile = self.jit_compile
 
@@ -238,7 +249,7 @@ class Controller:
                 if not self.told and self._more_batches(args[0]):
                     return self.model.train_function(*args, **kwargs)
             with batch_errors():
-                result = function(*args, **kwargs)
+                result = self.run(function, *args, **kwargs)
             self.watch()
             return result
 
@@ -249,7 +260,7 @@ class Controller:
         """What `fit` trains on next: the same, or what makes fewer batches ahead. Notes which plan serves it."""
         with contextlib.suppress(AttributeError, CheckmateError):  # batches one by one, or of replicas
             if self.note(data.element_spec):  # only an iterator tells that in advance
-                _put(self.model, "checkmate", self.report)
+                put(self.model, "checkmate", self.report)
         ahead = self.options.prefetch
         if not is_pipeline(data) or ahead is None or ahead > POLICY.ahead or not self._shares_memory():
             return data
@@ -317,7 +328,7 @@ class Controller:
             log.warning("%s: no plan leaves room for what shares the device: %s", self.model.name, error)
             self.unfit = peak
             return
-        _put(self.model, "train_function", None)
+        put(self.model, "train_function", None)
 
     def note(self, spec: Any) -> bool:
         """Note that the plan for such batches trains, if there is one. Returns whether the plan changes by that."""
@@ -353,7 +364,7 @@ class Controller:
                 self.model.make_train_function(force=True)
                 return
         self.plans[key] = replace(planned, report=replace(report, training_peak_bytes=peak))
-        _put(self.model, "checkmate", self.report)
+        put(self.model, "checkmate", self.report)
 
     def _device(self) -> Device:
         return find_device() if self.distribution is None else self.distribution.device
@@ -378,7 +389,7 @@ class Controller:
             )
         again = self.plans[key] = plan_again(planned, peak, self.options, self.distribution, expected, batch_bytes)
         self.earlier.append(again.known)
-        _put(self.model, "checkmate", self.report)
+        put(self.model, "checkmate", self.report)
         log.warning(
             "%s: planned again: %s predicted, %s measured",
             self.model.name,
@@ -387,12 +398,14 @@ class Controller:
         )
 
     @property
-    def report(self) -> Report:
-        """On the plan that trains, or on the last one if the model was compiled again and has no plan yet."""
-        return self.plans[self.key].report if self.key in self.plans else self.earlier[-1].report
+    def report(self) -> Report | None:
+        """On the plan that trains, or on the last one if the model was compiled again; None before the first plan."""
+        if self.key in self.plans:
+            return self.plans[self.key].report
+        return self.earlier[-1].report if self.earlier else None
 
 
-def _put(model: keras.Model, name: str, value: Any) -> None:
+def put(model: keras.Model, name: str, value: Any) -> None:
     """Set an attribute past Keras's tracking, so that saving does not see it."""
     object.__setattr__(model, name, value)
 

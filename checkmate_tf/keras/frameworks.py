@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,6 +23,8 @@ __all__ = [
     "graphs_are_made",
     "in_thread",
     "is_compiled",
+    "one_step_at_a_time",
+    "steps_of",
     "structs_of",
 ]
 
@@ -90,3 +93,26 @@ def structs_of(model: Any) -> tuple[Any, Any]:
         return model._nested_inputs, model._nested_outputs
     functional = model if hasattr(model, "_inputs_struct") else getattr(model, "_functional", None)
     return getattr(functional, "_inputs_struct", model.inputs), getattr(functional, "_outputs_struct", model.outputs)
+
+
+def steps_of(model: Any) -> int:
+    """How many steps a call of the train function takes."""
+    if isinstance(model, keras.Model):
+        return int(model.steps_per_execution)
+    steps = getattr(model, "_steps_per_execution", None)
+    return 1 if steps is None else int(steps.numpy())
+
+
+@contextlib.contextmanager
+def one_step_at_a_time(model: Any) -> Iterator[None]:
+    """Let the train function take one step. In Keras 3 it ends where batches end; in Keras 2 that is an error."""
+    steps = None if isinstance(model, keras.Model) else getattr(model, "_steps_per_execution", None)
+    if steps is None:
+        yield
+        return
+    before = int(steps.numpy())
+    steps.assign(1)
+    try:
+        yield
+    finally:
+        steps.assign(before)

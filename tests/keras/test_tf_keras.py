@@ -163,6 +163,22 @@ def test_training_is_equal(name):
     assert_same_state(ours, plain)
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_planning_at_the_first_batch(name):
+    data_of = named if name == "heads" else images
+    plain, ours = make(name), make(name)
+    plan(ours, batch_size=None)
+    assert ours.checkmate is None
+    data = data_of(2 * BATCH + 5)
+    assert train(ours, data, epochs=2) == train(plain, data, epochs=2)
+    assert ours.checkmate.batch_size == BATCH and ours.checkmate.recomputations > 0
+    if name in ("sequential", "subclassed"):  # a dropout with a seed of its own draws others when it is traced again
+        larger = images(2 * BATCH)
+        assert ours.train_on_batch(*larger) == plain.train_on_batch(*larger)
+        assert ours.checkmate.batch_size == 2 * BATCH
+    assert_same_state(ours, plain)
+
+
 def test_around_training(tmp_path):
     """A smaller last batch, batches by hand, compiling again, freezing, checkpoints; and as before if restored."""
     plain, ours = make("functional"), make("functional")

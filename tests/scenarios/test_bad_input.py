@@ -87,7 +87,7 @@ def test_unreadable_budget(trained, budget):
     _refused(trained, BudgetError, "budget", budget=budget)
 
 
-@pytest.mark.parametrize("batch_size", [None, 0, -1, 2.5, "32", True])
+@pytest.mark.parametrize("batch_size", [0, -1, 2.5, "32", True])
 def test_no_batch_size(trained, batch_size):
     _refused(trained, BatchSizeError, "batch", batch_size=batch_size)
 

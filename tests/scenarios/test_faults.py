@@ -193,6 +193,25 @@ def test_ctrl_c_leaves_the_model_as_it_was(stage, monkeypatch, twin, disk):
     assert_nothing_is_left(model, twin, disk)
 
 
+FIRST = ["trace: the model", "costs: counted", "solve: the cache is asked", "emit", "measure: after the first step"]
+
+
+@pytest.mark.parametrize("stage", FIRST)
+def test_ctrl_c_at_the_first_batch(stage, monkeypatch, twin, disk):
+    """No plan is made, and the batch is not trained on. The next one is planned for."""
+    target, options = STAGES[stage]
+    model = compile_quickly(make(TINY), TINY, batch_size=None, **options)
+    with monkeypatch.context() as patch:
+        calls = raising(patch, target, signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            train(model, TINY, steps=1)
+    assert calls and model.checkmate is None
+    assert_trains_as(model, twin)
+    assert model.checkmate.batch_size == TINY.batch
+    checkmate_tf.restore(model)
+    assert_nothing_is_left(model, twin, disk, step=2)
+
+
 @pytest.mark.feature("Faults", "Ctrl-C at any point of compile and fit")
 def test_ctrl_c_while_solving_gives_the_best_so_far(twin, disk):
     """Strategies answer it with what they have; such an answer is not kept."""

@@ -6,11 +6,10 @@ back and all others are computed again (`search`), in a little less than the bud
 late and to bring values back early (`windows`). What such a schedule costs is what its timeline says, by the one
 evaluator.
 
-It begins with the values that are dearest to compute for their bytes, as many as the engine can carry in several shares
-of the step. Then it goes on from the cheapest schedule: a value that is waited for long is left out, and one that costs
-much to be computed again is copied.
-
-The schedule without copies takes part. So the result is never worse than that.
+It begins with the schedule without copies: what that computes again is copied instead, value by value, where that costs
+less. So the result is never worse than that schedule. Then come the values that are dearest to compute for their bytes,
+as many as the engine can carry in several shares of the step. It goes on from the cheapest choices: a value that is
+waited for long is left out, and one that costs much to be computed again is copied.
 """
 
 from __future__ import annotations
@@ -31,7 +30,8 @@ from ...plan import COMPUTE, plan_from_sequence
 from ...schedule import Schedule
 from ..checkmate import checkmate
 from ..options import SolveOptions
-from ..search.arrays import Hosted
+from ..search.arrays import Hosted, flatten
+from ..search.keep_where_room import keep_where_room
 from ..search.search import search
 from .bound import paging_bound
 from .windows import with_windows
@@ -40,12 +40,14 @@ __all__ = ["paging"]
 
 log = logging.getLogger(__name__)
 
+_SOLVER = "eviction search with copies to the host"
 _WITHOUT = 0.4  # of the time: for the schedule without copies
 _BOUND = 0.15  # of the time: for the lower bound
 _SHARES = (0.15, 0.3, 0.5, 0.8, 1.6, np.inf)  # of what the engine carries in a plain step, at first; and all
 _ROOM = (0.1, 0.02, 0.0, 0.25)  # of the budget without constants, left for windows
 _FIRST = 0.4  # of the time: for these
 _LOOK = 0.06  # seconds of search for a choice of values, and more for large graphs
+_EXCHANGE = 0.3  # of the time: for changing the schedule without copies
 _KEEPING = 0.2  # seconds, at most, to look for what a new best schedule has again without need
 _PRICE = 0.01  # of the time that a copy takes out and back: what it costs in the search
 _STALL, _QUIET = 5e-4, 0.4  # to settle: a saving that counts, and the share of the time without one
@@ -84,7 +86,9 @@ def paging(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
         least = error
     until = begun + (1 - _BOUND) * options.time_limit
     try:
-        _Chooser(graph, base, found, options, until).run()
+        chooser = _Chooser(graph, base, found, options, until)
+        chooser.exchange()
+        chooser.run()
     except KeyboardInterrupt:
         if found.best is None:
             raise
@@ -175,10 +179,30 @@ class _Chooser:
         self.begun = self.told = self.gained = time.perf_counter()
         self.noted = np.inf
 
+    def exchange(self) -> None:
+        """Copy what the schedule without copies computes again, value by value, where that costs less."""
+        base, budget = self.base, self.found.budget
+        sequence = np.array(self.found.best or (), dtype=np.int64)
+        counts = np.bincount(sequence, minlength=len(base)) - 1
+        spent = np.where(np.isin(np.arange(len(base)), self.copied), np.maximum(counts, 0) * _again(base), 0.0)
+        values, cost, end = np.zeros(len(base), np.bool_), self.found.cost, time.perf_counter() + self._share(_EXCHANGE)
+        for i in np.argsort(-spent / np.maximum(self.trips, 1e-9), kind="stable"):
+            if not spent[i] or time.perf_counter() > end:
+                break
+            values[i] = True
+            problem = flatten(base, host=Hosted(values, _PRICE * self.trips))
+            shorter = keep_where_room(problem, budget - base.constant_bytes, sequence)
+            found = self.found.take(with_windows(self.graph, shorter.tolist(), values, budget), _SOLVER)
+            values[i] = found < cost
+            cost = min(cost, found)
+
+    def _share(self, share: float) -> float:
+        return share * (self.until - self.begun)
+
     def run(self) -> None:
         """Try the first choices, then change the best one, until the time is over or nothing is left to gain."""
         first = [_Choice(values, room) for values in self._first() for room in _ROOM]
-        each = _FIRST * (self.until - self.begun) / len(first)
+        each = self._share(_FIRST) / len(first)
         pool = [(self._try(choice, min(each, self.look)), choice) for choice in first]
         while not self._over():
             pool = sorted((p for p in pool if np.isfinite(p[0])), key=lambda p: p[0])[:_POOL]
@@ -210,7 +234,7 @@ class _Chooser:
         for sequence in search(base, base.constant_bytes + int((1 - choice.room) * room), seed, host=hosted):
             if sequence is not None:
                 paged = with_windows(self.graph, sequence.tolist(), choice.values, self.found.budget)
-                cost = min(cost, self.found.take(paged, "eviction search with copies to the host"))
+                cost = min(cost, self.found.take(paged, _SOLVER))
             if time.perf_counter() >= end or self._over():
                 break
         return cost

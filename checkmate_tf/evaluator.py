@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .errors import PlanError
 from .graph import Graph
 from .paging import timeline
-from .statements import ALLOCATE, COMPUTE, DEALLOCATE, Statement, reads_of
+from .statements import ALLOCATE, COMPUTE, DEALLOCATE, Statement, brought_back, reads_of
 
 __all__ = ["CLOSED_GAP", "COST_TOLERANCE", "Evaluation", "evaluate", "workspaces"]
 
@@ -64,11 +64,11 @@ def workspaces(graph: Graph, plan: Iterable[Statement]) -> list[int]:
     What is brought back from the host needs none.
     """
     statements, found = tuple(plan), []
-    copies = {s.register for s in statements if s.node >= graph.first_copy}
+    fetched = brought_back(graph, statements)
     for begin, statement in enumerate(statements):
         if statement.op != COMPUTE:
             continue
-        if copies.intersection(statement.reads):
+        if statement.register in fetched:
             found.append(0)
             continue
         at, node, extra = begin, statement.node, 0

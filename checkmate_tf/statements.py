@@ -17,7 +17,7 @@ from typing import NamedTuple
 from .errors import PlanError
 from .graph import Graph
 
-__all__ = ["ALLOCATE", "COMPUTE", "DEALLOCATE", "Statement", "reads_of", "statements_of"]
+__all__ = ["ALLOCATE", "COMPUTE", "DEALLOCATE", "Statement", "brought_back", "reads_of", "statements_of"]
 
 ALLOCATE, COMPUTE, DEALLOCATE = "allocate", "compute", "deallocate"
 
@@ -49,6 +49,17 @@ def reads_of(graph: Graph, node: int, computed: Container[int]) -> tuple[int, ..
     """
     copy = graph.copies.get(node)
     return tuple(graph.inputs[node]) if copy is None or copy not in computed or node not in computed else (copy,)
+
+
+def brought_back(graph: Graph, statements: Iterable[Statement]) -> set[int]:
+    """The registers whose values are brought back from the host, and not computed."""
+    first, copies, found = graph.first_copy, set[int](), set[int]()
+    for s in statements if first < len(graph) else ():
+        if s.op == COMPUTE and s.node >= first:
+            copies.add(s.register)
+        elif s.op == COMPUTE and copies.intersection(s.reads):
+            found.add(s.register)
+    return found
 
 
 def statements_of(graph: Graph, sequence: Iterable[int]) -> list[Statement]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..evaluator import Evaluation, evaluate
 from ..graph import Graph
-from ..statements import COMPUTE, DEALLOCATE, Statement, reads_of, statements_of
+from ..statements import COMPUTE, DEALLOCATE, Statement, brought_back, statements_of
 from ..units import format_bytes
 from .canvas import BLUE, COLORS, GREY, ORANGE, byte_scale, finish, new_figure, rgb, short
 
@@ -111,11 +111,8 @@ def _curve(graph: Graph, sequence: NDArray[np.int64], evaluation: Evaluation, la
 
 def _brought_back(graph: Graph, sequence: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Which places of a sequence bring a value back from the host, beside the computations."""
-    found, seen = np.zeros(len(sequence), dtype=bool), set[int]()
-    for place, node in enumerate(sequence.tolist() if graph.host is not None else ()):
-        found[place] = reads_of(graph, node, seen) is not graph.inputs[node]
-        seen.add(node)
-    return found
+    registers = brought_back(graph, statements_of(graph, sequence))  # numbered by places
+    return np.isin(np.arange(len(sequence)), list(registers))
 
 
 def time_unit(graph: Graph) -> tuple[str, float]:

@@ -45,12 +45,15 @@ def with_host(
     Raises
     ------
     GraphError
-        If there are copies in it already, or a rate is not above 0.
+        If there are copies in it already, a rate is not finite or not above 0, or the latency is negative.
     """
     if graph.host is not None:
         raise GraphError(f"graph {graph.name!r} has copies in the host's memory already")
-    if not (to_host > 0 and from_host > 0):
-        raise GraphError(f"bytes are copied at {to_host} and {from_host} a unit of cost: give rates above 0")
+    if not (0 < to_host < np.inf and 0 < from_host < np.inf and 0 <= latency < np.inf):
+        raise GraphError(
+            f"{to_host} and {from_host} bytes are copied in a unit of cost, after a latency of {latency}: give finite "
+            "rates above 0, and a latency that is not negative"
+        )
     n = len(graph)
     last = [max(users, default=-1) for users in graph.users]
     chosen = [i for i in range(n) if graph.kinds[i] == FORWARD and graph.sizes[i] >= least_bytes and last[i] > i + 1]

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..graph import Graph
-from ..statements import ALLOCATE, COMPUTE, Statement
+from ..statements import ALLOCATE, COMPUTE, Statement, brought_back
 
 __all__ = ["Timeline", "timeline"]
 
@@ -33,6 +33,8 @@ class Timeline:
     ----------
     starts, ends : (number of COMPUTE statements,) float
         Of each computation, or of the copy that it stands for. At a node that copies, of the copy to the host.
+    waits : dict from node to float
+        How long computations wait for the copies of each value, if they do.
     cost : float
         When all is done.
     computing : float
@@ -41,6 +43,7 @@ class Timeline:
 
     starts: NDArray[np.float64]
     ends: NDArray[np.float64]
+    waits: dict[int, float]
     cost: float
     computing: float
 
@@ -66,19 +69,27 @@ def timeline(graph: Graph, plan: Iterable[Statement]) -> Timeline:
     going = {s.node for s in computations if s.node >= first}
     starts, ends = [], []
     clock = computing = out_free = in_free = 0.0
+    fetched = brought_back(graph, computations)
     there: dict[int, float] = {}  # register that is brought back -> when it has come
+    value_of = {copy: value for value, copy in graph.copies.items()}
+    waits: dict[int, float] = {}
     leaving: dict[int, tuple[float, float]] = {}  # node that copies -> when its copy begins and ends
     for s in computations:
         copy = graph.copies.get(s.node)
         if host is not None and s.node >= first:
             begin, end = leaving[s.node]
-            clock = max(clock, end)
-        elif host is not None and copy is not None and s.reads and node_of[s.reads[0]] == copy:
+            if end > clock:
+                waits[value_of[s.node]] = waits.get(value_of[s.node], 0.0) + end - clock
+                clock = end
+        elif host is not None and copy is not None and s.register in fetched:
             begin = max(clock, in_free, leaving[copy][1])
             end = in_free = begin + float(host.from_host[copy - first])
             there[s.register] = end
         else:
-            begin = max([clock, *(there[r] for r in s.reads if r in there)])
+            late = max((r for r in s.reads if r in there), key=lambda r: there[r], default=None)
+            begin = clock if late is None else max(clock, there[late])
+            if late is not None and begin > clock:
+                waits[node_of[late]] = waits.get(node_of[late], 0.0) + begin - clock
             end = clock = begin + costs[s.node]
             computing += costs[s.node]
             if host is not None and copy in going and copy not in leaving:
@@ -87,4 +98,4 @@ def timeline(graph: Graph, plan: Iterable[Statement]) -> Timeline:
                 leaving[copy] = gone, out_free
         starts.append(begin)
         ends.append(end)
-    return Timeline(np.array(starts), np.array(ends), max(clock, in_free, out_free), computing)
+    return Timeline(np.array(starts), np.array(ends), waits, max(clock, in_free, out_free), computing)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..paging import timeline
 from ..schedule import Schedule
-from ..statements import COMPUTE, Statement
+from ..statements import COMPUTE, brought_back
 
 __all__ = ["Paged", "paged_of"]
 
@@ -36,13 +36,17 @@ class Paged:
 
 def paged_of(schedule: Schedule) -> Paged | None:
     """What a schedule copies to the host; None if it copies nothing."""
-    graph, (copies, fetches) = schedule.graph, _copies(schedule)
+    graph = schedule.graph
+    computations = [s for s in schedule.plan if s.op == COMPUTE]
+    copies = [s for s in computations if s.node >= graph.first_copy]
     if not copies:
         return None
+    registers = brought_back(graph, computations)
+    fetches = [s for s in computations if s.register in registers]
     begins = {s.reads[0] for s in copies}  # registers of what is copied
     ends = {s.node: s.register for s in fetches}  # of each value the last time that it is brought back
     live = most = 0
-    for s in (s for s in schedule.plan if s.op == COMPUTE):
+    for s in computations:
         if s.register in begins:
             live += int(graph.sizes[s.node])
             most = max(most, live)
@@ -51,14 +55,3 @@ def paged_of(schedule: Schedule) -> Paged | None:
     when = timeline(graph, schedule.plan)
     waiting = 1 - when.computing / when.cost if when.cost else 0.0
     return Paged(len(copies), len(fetches), most, waiting)
-
-
-def _copies(schedule: Schedule) -> tuple[list[Statement], list[Statement]]:
-    """The statements that stand for copies to the host, and those that bring a value back."""
-    first = schedule.graph.first_copy
-    if first == len(schedule.graph):
-        return [], []
-    computations = [s for s in schedule.plan if s.op == COMPUTE]
-    copies = [s for s in computations if s.node >= first]
-    there = {s.register for s in copies}
-    return copies, [s for s in computations if there.intersection(s.reads)]

@@ -88,8 +88,9 @@ def test_a_value_has_one_copy():
 
 
 def test_bad_rates_and_second_hosts_are_refused():
-    with pytest.raises(GraphError, match="rates above 0"):
-        with_host(small(), 0.0, 1.0)
+    for bad in ((0.0, 1.0, 0.0), (1.0, np.inf, 0.0), (1.0, np.nan, 0.0), (1.0, 1.0, -1.0)):
+        with pytest.raises(GraphError, match="rates above 0"):
+            with_host(small(), *bad[:2], latency=bad[2])
     with pytest.raises(GraphError, match="already"):
         paged(paged(small()))
 
@@ -102,6 +103,7 @@ def test_a_value_leaves_and_comes_back():
     times = timeline(graph, plan)
     assert times.starts.tolist() == [0, 1, 1, 2, 3, 4, 5, 7]  # its copy begins when it is computed
     assert times.ends.tolist() == [1, 2, 2, 3, 4, 5, 7, 8]
+    assert times.waits == {0: 2.0}
     assert (found.cost, found.overhead) == (8.0, pytest.approx(1 / 3))  # the last one waits for it
     assert found.counts.tolist() == [1, 1, 1, 1, 1, 1, 1, 0]
 
@@ -115,7 +117,9 @@ def test_a_value_that_comes_early_is_not_waited_for():
 
 def test_what_takes_the_memory_of_a_copy_waits_for_it():
     graph = paged(small(), to_host=MIB)  # four units for a copy
-    assert evaluate(graph, plan_from_sequence(graph, [0, 1, 6, 2, 3, 4, 0, 5])).cost == 5 + 3 + 2 + 1
+    plan = plan_from_sequence(graph, [0, 1, 6, 2, 3, 4, 0, 5])
+    assert evaluate(graph, plan).cost == 5 + 3 + 2 + 1
+    assert timeline(graph, plan).waits == {0: 3.0 + 2.0}
 
 
 def test_copies_go_one_after_another():
@@ -260,6 +264,8 @@ def test_the_timeline_and_the_peak_are_those_of_three_queues(given_plan):
     graph, sequence = given_plan
     plan = plan_from_sequence(graph, sequence)
     end, peak = played(graph, sequence)
-    assert timeline(graph, plan).cost == pytest.approx(end)
+    times = timeline(graph, plan)
+    assert times.cost == pytest.approx(end)
+    assert times.computing + sum(times.waits.values()) <= times.cost + 1e-9
     assert evaluate(graph, plan).cost == pytest.approx(end)
     assert evaluate(graph, plan).peak_bytes == peak

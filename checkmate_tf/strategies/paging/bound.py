@@ -23,6 +23,8 @@ import numpy as np
 from ...evaluator import CLOSED_GAP
 from ...graph import Graph
 from ...paging import without_host
+from ..options import Order
+from ..programs.any_order import any_order_bound
 from ..programs.bound_process import BoundProcess
 
 __all__ = ["paging_bound"]
@@ -31,7 +33,9 @@ _STEPS = 4  # of the bisection
 _TICK = 0.1  # seconds between two looks at the process
 
 
-def paging_bound(graph: Graph, budget_bytes: int, time_limit: float, memory_limit: int | None = None) -> float:
+def paging_bound(
+    graph: Graph, budget_bytes: int, time_limit: float, memory_limit: int | None = None, order: Order = "fixed"
+) -> float:
     """Least cost that a schedule with copies to the host may have, in the graph's unit.
 
     Parameters
@@ -44,11 +48,13 @@ def paging_bound(graph: Graph, budget_bytes: int, time_limit: float, memory_limi
         Seconds, of all relaxations.
     memory_limit : int, optional
         As for `BoundProcess`.
+    order : "fixed" or "free"
+        Which schedules it is to hold for: those in the graph's order, or those in any.
 
     Returns
     -------
     float
-        At least the cost of computing everything once. Holds for schedules in the graph's order.
+        At least the cost of computing everything once.
     """
     base = without_host(graph)
     rate = _rate(graph)
@@ -58,7 +64,11 @@ def paging_bound(graph: Graph, budget_bytes: int, time_limit: float, memory_limi
         if left < _TICK:
             break
         at = low if step == 0 else 0.5 * (low + high) if np.isfinite(high) else 2 * low
-        least = _relaxed(base, budget_bytes + int(at * rate), left / (_STEPS - step), memory_limit)
+        more = budget_bytes + int(at * rate)
+        if order == "free":
+            least = any_order_bound(base, more)
+        else:
+            least = _relaxed(base, more, left / (_STEPS - step), memory_limit)
         low = max(low, min(at, least))
         high = at if least <= at else min(high, least)
         if high - low <= CLOSED_GAP * low:

@@ -26,7 +26,7 @@ from ...errors import InfeasibleBudgetError
 from ...evaluator import CLOSED_GAP, evaluate
 from ...graph import Graph
 from ...paging import timeline, without_host
-from ...plan import COMPUTE, plan_from_sequence
+from ...plan import plan_from_sequence
 from ...schedule import Schedule
 from ..checkmate import checkmate
 from ..options import SolveOptions
@@ -46,13 +46,15 @@ _BOUND = 0.15  # of the time: for the lower bound
 _SHARES = (0.15, 0.3, 0.5, 0.8, 1.6, np.inf)  # of what the engine carries in a plain step, at first; and all
 _ROOM = (0.1, 0.02, 0.0, 0.25)  # of the budget without constants, left for windows
 _FIRST = 0.4  # of the time: for these
-_LOOK = 0.06  # seconds of search for a choice of values, and more for large graphs
+_LOOK, _SMALL = 0.06, 300  # seconds of search for a choice of values in a graph of so many nodes; more in larger ones
 _EXCHANGE = 0.3  # of the time: for changing the schedule without copies
 _KEEPING = 0.2  # seconds, at most, to look for what a new best schedule has again without need
 _PRICE = 0.01  # of the time that a copy takes out and back: what it costs in the search
 _STALL, _QUIET = 5e-4, 0.4  # to settle: a saving that counts, and the share of the time without one
 _PATIENCE = 3.0  # seconds that it goes on in any case
 _POOL = 6  # choices from which it goes on, the cheaper ones more often
+_KINDS = (0.35, 0.35, 0.3)  # how often a change is about waits, about what is computed again, or at random
+_OTHER_ROOM = 0.3  # how often the room changes, too
 _MOST_CHANGES = 4  # values that are chosen otherwise at once
 
 
@@ -70,7 +72,12 @@ def paging(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
     Raises
     ------
     InfeasibleBudgetError
-        If no schedule was found, with copies or without.
+        If no schedule was found, with copies or without. It names the least budget that is known to do without copies.
+
+    Notes
+    -----
+    The problem is that of POET (Patil et al., ICML 2022, section 4), but that copies run beside the computations.
+    Schedules with copies are in the graph's order. With a free order the one without copies need not be.
     """
     begun = time.perf_counter()
     found = _Found(graph, budget_bytes)
@@ -102,11 +109,11 @@ def paging(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
             proven=False,
         )
     left = max(1.0, begun + options.time_limit - time.perf_counter())
-    lower = min(found.cost, paging_bound(graph, budget_bytes, left, options.memory_limit))
+    lower = min(found.cost, paging_bound(graph, budget_bytes, left, options.memory_limit, options.order))
     status = "optimal" if found.cost - lower <= CLOSED_GAP * found.cost else "feasible"
     return Schedule(
         graph, np.array(found.best), strategy="checkmate", solver=found.solver, status=status,
-        budget_bytes=budget_bytes, lower_bound=lower, seconds=time.perf_counter() - begun,
+        budget_bytes=budget_bytes, lower_bound=lower, bound_order=options.order, seconds=time.perf_counter() - begun,
     )  # fmt: skip
 
 
@@ -175,7 +182,7 @@ class _Chooser:
         self.copied = np.array(list(graph.copies), dtype=np.int64)
         self.trips = np.zeros(len(base))
         self.trips[self.copied] = host.to_host + host.from_host
-        self.look = _LOOK * max(1.0, len(base) / 300)
+        self.look = _LOOK * max(1.0, len(base) / _SMALL)
         self.begun = self.told = self.gained = time.perf_counter()
         self.noted = np.inf
 
@@ -243,37 +250,25 @@ class _Chooser:
         """A choice near the best: without what is waited for, or with what is computed again, or at random."""
         values, room = choice.values.copy(), choice.room
         for _ in range(int(self.random.integers(1, _MOST_CHANGES + 1))):
-            kind = self.random.random()
-            weights = self._waits() if kind < 0.35 else self._recomputed() if kind < 0.7 else np.ones(len(values))
-            weights = np.where(np.isin(np.arange(len(values)), self.copied), weights, 0.0)
-            weights[values if 0.35 <= kind < 0.7 else np.zeros(len(values), np.bool_)] = 0.0
+            kind = int(self.random.choice(3, p=_KINDS))
+            weights = [self._waits, lambda: np.where(values, 0.0, self._recomputed()), lambda: np.ones(len(values))][
+                kind
+            ]()
+            weights = weights[self.copied]
             if weights.sum() > 0:
-                i = int(self.random.choice(len(values), p=weights / weights.sum()))
+                i = int(self.random.choice(self.copied, p=weights / weights.sum()))
                 values[i] = not values[i]
-        if self.random.random() < 0.3:  # noqa: PLR2004
+        if self.random.random() < _OTHER_ROOM:
             room = float(self.random.choice(_ROOM))
         return _Choice(values, room)
 
     def _waits(self) -> NDArray[np.float64]:
         """(n,) how long computations wait for the copies of each value in the best schedule."""
-        graph, waits = self.graph, np.zeros(len(self.base))
-        plan = plan_from_sequence(graph, self.found.best or ())
-        ends = timeline(graph, plan)
-        computations = [s for s in plan if s.op == COMPUTE]
-        node_of = {s.register: s.node for s in computations}
-        clock = 0.0
-        fetched = dict[int, float]()
-        for s, begin, end in zip(computations, ends.starts, ends.ends, strict=True):
-            if s.node >= len(self.base):
-                waits[graph.inputs[s.node][0]] += max(0.0, end - clock)
-                clock = max(clock, end)
-            elif s.reads and node_of[s.reads[0]] >= len(self.base):
-                fetched[s.register] = end
-            else:
-                late = max((r for r in s.reads if r in fetched), key=lambda r: fetched[r], default=-1)
-                if late >= 0 and begin > clock:
-                    waits[node_of[late]] += begin - clock
-                clock = end
+        waits = np.zeros(len(self.base))
+        for value, time_waited in timeline(
+            self.graph, plan_from_sequence(self.graph, self.found.best or ())
+        ).waits.items():
+            waits[value] = time_waited
         return waits
 
     def _recomputed(self) -> NDArray[np.float64]:

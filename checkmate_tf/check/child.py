@@ -118,7 +118,9 @@ def _bandwidths(device_name: str) -> dict[str, float]:
 
         return median_seconds(copied)
 
-    found = {"on_device": 2 * 8 * size / max(on_device(9) - on_device(1), 1e-9)}
+    found, eight = {}, on_device(9) - on_device(1)
+    if eight > 0:  # others may have used the device
+        found["on_device"] = 2 * 8 * size / eight
     if not device_name.startswith("CPU"):
         there, back = copied_seconds(here, host, size)
         found |= {"to_host": size / there, "from_host": size / back}
@@ -157,13 +159,12 @@ def train(
     from keras.src.trainers.trainer import model_supports_jit
 
     from ..device.measure import find_device
-    from ..errors import InfeasibleBudgetError
-    from ..keras.api import compile
     from .networks import NETWORKS, sized
     from .training import (
         differences,
         every_variable,
         gradients_of,
+        heard,
         in_turn,
         release,
         reset,
@@ -216,16 +217,15 @@ def train(
         ours.jit_compile = jit_compile
         planning: dict[str, Any] = {"data": chosen.data(1), "time_limit": time_limit, "gap": _GAP, "progress": False}
         cell: dict[str, Any] = {"share": share, "budget_bytes": budget, "foreign_bytes": at.foreign_bytes(constant)}
-        try:
+        with heard() as lines:
             try:
-                compile(ours, budget, **planning)
-            except InfeasibleBudgetError as error:  # it names a budget that would do
-                cell |= {"refused_bytes": budget, "refusal": str(error), "budget_bytes": error.minimum_bytes}
-                compile(ours, error.minimum_bytes, **planning)
-        except Exception as error:  # noqa: BLE001 - the next share may do
-            cell["error"] = f"{type(error).__name__}: {error}"
-            release(ours)
-            return cell
+                cell |= _compiled(ours, budget, **planning)
+            except Exception as error:  # noqa: BLE001 - the next share may do
+                cell |= {"error": f"{type(error).__name__}: {error}", "log": lines}
+                release(ours)
+                return cell
+        if "refused_bytes" in cell:
+            cell["log"] = lines
         cell["compile_seconds"] = time.perf_counter() - begun
         tell("train", 0, 1, f"{share:.0%}")
         ours_step = step_of(ours)
@@ -258,6 +258,20 @@ def train(
     return found
 
 
+def _compiled(model: Any, budget_bytes: int, **planning: Any) -> dict[str, Any]:
+    """Compile within a budget, or within the least that its refusal names. Which of them, and what was refused."""
+    from ..errors import InfeasibleBudgetError
+    from ..keras.api import compile
+
+    try:
+        compile(model, budget_bytes, **planning)
+    except InfeasibleBudgetError as error:
+        refused, named = str(error), error.minimum_bytes
+        compile(model, named, **planning)
+        return {"refused_bytes": budget_bytes, "refusal": refused, "budget_bytes": named}
+    return {"budget_bytes": budget_bytes}
+
+
 def steps(
     network: str,
     batch_size: int,
@@ -273,7 +287,6 @@ def steps(
     import tensorflow as tf
 
     from ..device.measure import find_device
-    from ..keras.api import compile
     from .networks import NETWORKS
     from .training import STEPS, device_data, digest
 
@@ -287,7 +300,8 @@ def steps(
         tell("compile", 0, 1, network)
         begun = time.perf_counter()
         # times would be those of a machine that is busy with other checks, and they do not matter here
-        compile(model, budget_bytes, data=chosen.data(1), costs="flops", time_limit=time_limit, progress=False)
+        planning: dict[str, Any] = {"data": chosen.data(1), "costs": "flops", "time_limit": time_limit}
+        found |= _compiled(model, budget_bytes, **planning, progress=False)
         report = model.checkmate
         found |= {"compile_seconds": time.perf_counter() - begun, "overhead": report.overhead}
         found |= {"predicted_peak_bytes": report.predicted_peak_bytes, "placed_peak_bytes": report.placed_peak_bytes}

@@ -153,16 +153,14 @@ def judge_bits(device: str, what: str, plain: Found, ours: Found) -> Iterator[Li
         yield _bits(device, what, plain, ours)
 
 
-def judge_limited(
-    device: str, network: str, budget_bytes: int, limit_bytes: int, plain: Found, ours: Found
-) -> Iterator[Line]:
+def judge_limited(device: str, network: str, limit_bytes: int, plain: Found, ours: Found) -> Iterator[Line]:
     """Under a hard limit the plain step runs out of memory, and ours trains. Both are as for `judge_bits`."""
     what = f"{network}, under {format_bytes(limit_bytes)}"
-    figures = {"budget_bytes": budget_bytes, "limit_bytes": limit_bytes, "plain": plain, "ours": ours}
+    figures = {"limit_bytes": limit_bytes, "plain": plain, "ours": ours}
     if "failed" in ours:
         yield failed(device, what, f"ours failed: {ours['failed']}", figures)
         return
-    peak = ours["peak_bytes"]
+    peak, budget_bytes = ours["peak_bytes"], ours["budget_bytes"]
     text = f"ours trained in {format_bytes(peak)}"
     if peak > budget_bytes:
         yield failed(device, what, f"{text}, over the budget of {format_bytes(budget_bytes)}", figures)
@@ -189,16 +187,14 @@ def _bits(device: str, what: str, plain: Found, ours: Found) -> Line:
     return (passed if equal else failed)(device, f"{what}, equal bits", text)
 
 
-def judge_policy(
-    device: str, policy: str, network: str, budget_bytes: int, plain: Found, ours: Found
-) -> Iterator[Line]:
+def judge_policy(device: str, policy: str, network: str, plain: Found, ours: Found) -> Iterator[Line]:
     """A step in another precision: within its budget, with the plain step's bits."""
     what = f"{network} in {policy}"
     for found in (plain, ours):
         if "failed" in found:
             yield failed(device, what, found["failed"])
             return
-    peak = ours["peak_bytes"]
+    peak, budget_bytes = ours["peak_bytes"], ours["budget_bytes"]
     text = _within(peak, budget_bytes, plain["peak_bytes"])
     yield (passed if peak <= budget_bytes else failed)(device, what, text, {"plain": plain, "ours": ours})
     yield _bits(device, what, plain, ours)

@@ -249,9 +249,7 @@ class _Device:
         bits, limited = [answers[0], answers[-1]], answers[1:3]
         return [
             *self._judged(f"{network}, equal bits", bits, lambda *a: judge_bits(self.name, network, *a)),
-            *self._judged(
-                f"{network}, limited", limited, lambda *a: judge_limited(self.name, network, budget, limit, *a)
-            ),
+            *self._judged(f"{network}, limited", limited, lambda *a: judge_limited(self.name, network, limit, *a)),
         ]
 
     def _largest(self, network: str, found: Mapping[str, Any]) -> list[Line]:
@@ -289,7 +287,7 @@ class _Device:
         asked = {**request, "budget_bytes": budget, "time_limit": self.asked.time_limit}
         ours = self._run(f"{what}: compiled", asked, self.room)
         answers = [plain, ours]
-        return self._judged(what, answers, lambda *a: judge(self.name, *more, request["network"], budget, *a))
+        return self._judged(what, answers, lambda *a: judge(self.name, *more, request["network"], *a))
 
     def _peer(self, batch_size: int) -> list[Line]:
         request = {"run": "peer", "network": PEER_NETWORK, "batch_size": batch_size}
@@ -329,9 +327,13 @@ class _Device:
 
 
 def _limited(found: Mapping[str, Any]) -> tuple[int, int]:
-    """The budget of runs under a hard limit, and the limit: bytes, of what a network was found to take."""
+    """The budget of runs under a hard limit, and the limit: bytes, of what a network was found to take.
+
+    Where the budget of that share was refused, it is the one that the refusal named, if steps stayed within that.
+    """
     constant, plain_peak = found["constant_bytes"], found["plain_peak_bytes"]
-    budget = int(constant + LIMITED * (plain_peak - constant))
+    trained = (c["budget_bytes"] for c in found["cells"] if c["share"] == LIMITED and "error" not in c)
+    budget = next(trained, int(constant + LIMITED * (plain_peak - constant)))
     return budget, int(budget * (1 + MARGIN)) // 2**20 * 2**20
 
 

@@ -6,10 +6,12 @@ know whether they will train, so TensorFlow is imported when one is called.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ __all__ = [
     "digest",
     "every_variable",
     "gradients_of",
+    "heard",
     "in_turn",
     "peaks",
     "planned_again",
@@ -134,6 +137,22 @@ def unwatch(model: Any) -> None:
     """From here on the plain model is beside it: what that takes is nothing to plan for."""
     controller = model._checkmate_controller
     controller.options = replace(controller.options, verify=False)
+
+
+@contextlib.contextmanager
+def heard() -> Iterator[list[str]]:
+    """What `compile` says meanwhile, a line each: which plans were measured, and why others were not."""
+    log, lines = logging.getLogger("checkmate_tf"), list[str]()
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    before = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG)
+    try:
+        yield lines
+    finally:
+        log.setLevel(before)
+        log.removeHandler(handler)
 
 
 def gradients_of(model: Any) -> list[Any]:

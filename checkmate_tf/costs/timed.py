@@ -3,9 +3,9 @@
 Operations with the same signature (`signature.py`) are timed once, eagerly, on fabricated inputs (`alone/`). There is
 one run to warm up, then repetitions. Their lower quartile counts, since others use the processor too, less what calling
 an operation from Python takes. A GPU queues what it is given: it gets several runs at a time, and calls are hidden
-behind them. Results are kept on disk (`cache.py`). Operations whose tensors are all small get one
-fixed cost. What cannot be run alone, does not fit, or comes after the time budget is estimated by the roofline, with
-rates fitted to what was measured.
+behind them. It serves processes by turns, so the least counts there. Results are kept on disk (`cache.py`). Operations
+whose tensors are all small get one fixed cost. What cannot be run alone, does not fit, or comes after the time budget
+is estimated by the roofline, with rates fitted to what was measured.
 
 **What this does badly.** Operations run alone. In a step, neighbours share caches, oneDNN fuses (Conv2D + BiasAdd), an
 elementwise operation may write into its dying input, and small operations and independent loops overlap on several
@@ -190,7 +190,7 @@ class _OpTimer:
             scalar = tf.compat.v1.placeholder(tf.float32, (4,))
             add = tf.raw_ops.AddV2(x=scalar, y=scalar).op
         self.queues = "GPU" in tiny.device
-        self.call_us = self._quartile(add, [tiny, tiny], 1.0) or 10.0
+        self.call_us = self._microseconds(add, [tiny, tiny], 1.0) or 10.0
         self.op_us = known.get("an operation of a graph") or _graph_op_us()
         if "an operation of a graph" not in known:
             self.fresh["an operation of a graph"] = self.op_us
@@ -200,7 +200,7 @@ class _OpTimer:
         try:
             if not may_run(op):
                 raise ValueError("it has side effects, or calls a function that is not here")
-            us = self._quartile(op, fabricator.inputs_of(op), seconds_left)
+            us = self._microseconds(op, fabricator.inputs_of(op), seconds_left)
         except RUN_ERRORS as error:
             _log.debug("%s (%s) is estimated: %s", op.name, op.type, error)
             return None
@@ -208,7 +208,7 @@ class _OpTimer:
             return us if us > _HIDDEN * self.call_us else self.op_us
         return max(us - self.call_us, 0.0) + self.op_us
 
-    def _quartile(self, op: tf.Operation, inputs: list, seconds_left: float) -> float:
+    def _microseconds(self, op: tf.Operation, inputs: list, seconds_left: float) -> float:
         run = runner(op, inputs)
         start = time.perf_counter()
         _wait(run())
@@ -232,7 +232,7 @@ class _OpTimer:
             _wait(run())
             samples.append((time.perf_counter() - start) / burst)
             spent += samples[-1] * burst
-        return 1e6 * float(np.quantile(samples, 0.25))
+        return 1e6 * float(np.quantile(samples, 0.0 if self.queues else 0.25))
 
 
 def runner(op: tf.Operation, inputs: list) -> Callable[[], list]:

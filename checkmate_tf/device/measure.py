@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from ..report import Peak
 from ..trace.step import TracedStep
+from ..units import format_bytes
 
 __all__ = [
     "HOW_TO_MEASURE",
@@ -40,6 +42,8 @@ HOW_TO_MEASURE = (
 )
 
 
+_log = logging.getLogger(__name__)
+
 _NO_INDEX = np.zeros(0, np.int32)  # of a scalar
 _NOT_IN_PLACE = (  # another shape than the step left, a device without such a kernel, or no memory for a second copy
     tf.errors.InvalidArgumentError,
@@ -47,7 +51,12 @@ _NOT_IN_PLACE = (  # another shape than the step left, a device without such a k
     tf.errors.UnimplementedError,
     tf.errors.ResourceExhaustedError,
 )
-_SIGNS = ("RESOURCE_EXHAUSTED", "Out of memory while trying to allocate")
+_SIGNS = (
+    "RESOURCE_EXHAUSTED",
+    "Out of memory while trying to allocate",
+    "failed to allocate the scratch space",  # of a convolution, chosen when more was free
+    "Failed to call DoRnn",  # all that a recurrent layer of cuDNN says
+)
 _STEPS, _LEAST_STEPS, _SECONDS = 16, 2, 6.0
 _ALIKE_STEPS, _ALIKE = 4, 0.002  # so many steps whose peaks differ by no more than this share are enough
 _MOVING = ("Iterator", "LookupTableInsert", "LookupTableImport", "LookupTableRemove", "Queue", "Barrier")  # types begin
@@ -258,7 +267,8 @@ def ran_out(error: Exception) -> bool:
     """Whether an error of TensorFlow says that memory ran out.
 
     cuDNN tries several kernels when a convolution runs for the first time. Where memory ends meanwhile, TensorFlow says
-    that no kernel was found, and why.
+    that no kernel was found, and why. Where it ends later, in a kernel's workspace, that is an UnknownError, and for a
+    recurrent layer an InternalError without a reason.
     """
     return isinstance(error, tf.errors.ResourceExhaustedError) or any(sign in str(error) for sign in _SIGNS)
 
@@ -326,6 +336,7 @@ def measure_peak(
                 tf.test.experimental.sync_devices()
                 seconds.append(time.perf_counter() - begun)
                 peaks.append(device.peak_bytes())
+            _log.debug("peaks of steps: %s", ", ".join(map(format_bytes, peaks)))
             return Peak.of(peaks, seconds), ""
         except tf.errors.OpError as error:
             if not ran_out(error):

@@ -18,11 +18,11 @@ DEVICE = {
     "allocator": "Bfc", "chunks": 1, "bandwidth": {},
 }  # fmt: skip
 CELL = {
-    "share": 0.6, "budget_bytes": 100, "peak_bytes": 90, "predicted_peak_bytes": 80, "placed_peak_bytes": None,
+    "share": 0.4, "budget_bytes": 100, "peak_bytes": 90, "predicted_peak_bytes": 80, "placed_peak_bytes": None,
     "step_ratio": 1.0, "predicted_ratio": 1.0, "plain_step_ms": 1.0,
 }  # fmt: skip
 TRAINED = {"batch_size": 8, "plain_peak_bytes": 10**9, "constant_bytes": 10**8, "cells": [CELL]}
-RAN = {"losses": [1.0], "digest": "ab", "steps": 3, "peak_bytes": 10**8}
+RAN = {"losses": [1.0], "digest": "ab", "steps": 3, "peak_bytes": 90, "budget_bytes": 100}
 
 
 class Children:
@@ -101,6 +101,15 @@ def test_a_gpu_is_limited_by_its_child_and_a_cpu_by_its_environment(children):
     assert limited["budget_bytes"] < limited["limit_bytes"] <= 1.1 * limited["budget_bytes"]
 
 
+def test_the_limit_is_for_the_budget_that_a_refusal_named(children, monkeypatch):
+    named = {**CELL, "share": 0.6, "refused_bytes": 64 * 10**7, "budget_bytes": 8 * 10**8, "peak_bytes": 7 * 10**8}
+    monkeypatch.setitem(TRAINED, "cells", [CELL, named])
+    checked(networks=("unet",), devices=("GPU:1",))
+    ours = [r for r, _, _ in children.asked if r["run"] == "steps" and "budget_bytes" in r]
+    assert {r["budget_bytes"] for r in ours} == {8 * 10**8}
+    assert 8 * 10**8 < min(r["limit_bytes"] for r in ours) <= 1.1 * 8 * 10**8
+
+
 def test_what_has_no_time_is_not_run(children):
     lines = checked(devices=("CPU:0",), networks=("unet",), seconds=1.0)
     assert {line.state for line in lines} == {NOT_RUN} and "no time" in lines[-1].text
@@ -148,7 +157,7 @@ def test_a_child_whose_time_is_up_did_not_fail_and_what_it_had_found_counts(chil
     lines = checked(devices=("CPU:0",), networks=("unet",))
     assert {line.state for line in lines} == {PASSED, NOT_RUN}
     assert [line.what for line in lines if line.state == NOT_RUN] == ["unet", "small under XLA"]
-    assert "unet at 60%" in [line.what for line in lines]
+    assert "unet at 40%" in [line.what for line in lines]
 
 
 @pytest.mark.parametrize(("size", "memory", "room", "most"), [

@@ -37,7 +37,7 @@ CELL = {
     "itself": {"loss": 0.0, "gradients": 1e-6},
     "apart": {"loss": 0.0, "gradients": 2e-6},
 }
-RAN = {"losses": [1.0], "digest": "ab", "steps": 3, "peak_bytes": 90}
+RAN = {"losses": [1.0], "digest": "ab", "steps": 3, "peak_bytes": 90, "budget_bytes": 100}
 NO_MEMORY = {"failed": "out of memory: OOM", "out_of_memory": True}
 CRASHED = {"failed": "crashed", "out_of_memory": False}
 
@@ -151,6 +151,7 @@ def test_equal_bits(plain, ours, expected):
     [
         (NO_MEMORY, RAN, PASSED),
         (NO_MEMORY, {**RAN, "peak_bytes": 101}, FAILED),
+        (NO_MEMORY, {**RAN, "peak_bytes": 101, "budget_bytes": 105}, PASSED),  # 100 were refused, 105 named
         (NO_MEMORY, NO_MEMORY, FAILED),
         (RAN, CRASHED, FAILED),
         (RAN, {**RAN, "peak_bytes": 101}, FAILED),
@@ -159,7 +160,7 @@ def test_equal_bits(plain, ours, expected):
     ],
 )
 def test_under_a_hard_limit(plain, ours, expected):
-    assert states(judge_limited("GPU:0", "unet", 100, 110, plain, ours)) == [expected]
+    assert states(judge_limited("GPU:0", "unet", 110, plain, ours)) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -173,7 +174,7 @@ def test_under_a_hard_limit(plain, ours, expected):
     ],
 )
 def test_another_precision(plain, ours, expected):
-    assert states(judge_policy("GPU:0", "mixed_float16", "unet", 100, plain, ours)) == expected
+    assert states(judge_policy("GPU:0", "mixed_float16", "unet", plain, ours)) == expected
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,15 @@ def test_memory_that_ends_while_cudnn_tries_kernels():
     assert not ran_out(error("No algorithm worked!"))
 
 
+@pytest.mark.parametrize("text", [
+    "CUDNN failed to allocate the scratch space for the runner or to find a working no-scratch runner.",
+    "Failed to call DoRnnForward with model config: [rnn_mode, rnn_input_mode, rnn_direction_mode]: 2, 0, 0",
+])  # fmt: skip
+def test_memory_that_ends_in_a_workspace(text):
+    """As an H200 said it."""
+    assert ran_out(tf.errors.UnknownError(None, None, text)) and ran_out(tf.errors.InternalError(None, None, text))
+
+
 def test_such_a_plan_is_one_that_does_not_fit():
     def step():
         raise error(NO_KERNEL)
@@ -119,7 +128,7 @@ def test_another_error_is_not_taken_for_that():
 def test_calls_are_hidden_behind_what_a_gpu_computes(monkeypatch, queues, measured, expected):
     timer = object.__new__(timed._OpTimer)
     timer.queues, timer.call_us, timer.op_us = queues, 10.0, 1.0
-    monkeypatch.setattr(timer, "_quartile", lambda *given: measured)
+    monkeypatch.setattr(timer, "_microseconds", lambda *given: measured)
     monkeypatch.setattr(timed, "may_run", lambda op: True)
     assert timer.time(None, SimpleNamespace(inputs_of=lambda op: []), 1.0) == expected
 
@@ -137,7 +146,7 @@ def test_a_gpu_gets_several_runs_at_a_time(monkeypatch):
 
     monkeypatch.setattr(timed, "runner", lambda op, inputs: run)
     monkeypatch.setattr(timed, "_wait", lambda outputs: calls.append("wait"))
-    timer._quartile(None, [], 1e-3)
+    timer._microseconds(None, [], 1e-3)
     assert calls[:4] == ["run", "wait"] * 2
     assert calls.index("wait", 4) - 4 == timed._MAX_BURST
 

@@ -10,6 +10,7 @@ from cases import Case, program_of
 from traced import graph_of, only
 
 import checkmate_tf
+from checkmate_tf.costs.alone import fabricate
 from checkmate_tf.costs.alone.fabricate import Fabricator, may_run
 from checkmate_tf.costs.flops import op_flops
 from checkmate_tf.costs.signature import Signer
@@ -106,7 +107,36 @@ def test_a_layer_that_draws_nothing_has_no_effect(dropout, effect):
     for kind in ("CudnnRNNV3", "CudnnRNNBackpropV3"):
         op = only(graph, kind)
         assert op.op_def.is_stateful and is_stateful(op) is effect
-    assert may_run(only(graph, "CudnnRNNV3")) is not effect
+        assert may_run(op) is not effect
+
+
+def test_a_gradient_reads_what_its_layer_wrote_when_it_runs_alone(monkeypatch):
+    """Made-up numbers would not do: cuDNN reads what it kept for itself."""
+    gradient = only(rnn(), "CudnnRNNBackpropV3")
+    ran = []
+
+    def run(op, inputs):
+        ran.append(op.type)
+        return [tf.fill([k + 1], 7.0) for k in range(len(op.outputs))]
+
+    monkeypatch.setattr(fabricate, "run_op", run)
+    names = [a.name for a in gradient.op_def.input_arg]
+    given = dict(zip(names, Fabricator(Signer().values).inputs_of(gradient), strict=True))
+    assert ran == ["CudnnRNNV3"]
+    assert given["output"].shape == [1] and given["reserve_space"].shape == [4] and given["host_reserved"].shape == [5]
+    assert given["input"].shape == [STEPS, BATCH, 3]
+
+
+def test_a_gradient_whose_layer_is_not_seen_is_not_run():
+    def back(x, params, kept):
+        state, y = tf.zeros([1, BATCH, WIDTH]), tf.zeros([STEPS, BATCH, WIDTH])
+        return tf.raw_ops.CudnnRNNBackpropV3(
+            input=x, input_h=state, input_c=state, params=params, sequence_lengths=tf.fill([BATCH], STEPS), output=y,
+            output_h=state, output_c=state, output_backprop=y, output_h_backprop=state, output_c_backprop=state,
+            reserve_space=kept, host_reserved=tf.zeros([0], tf.int8),
+        ).params_backprop  # fmt: skip
+
+    graph = graph_of(back, (STEPS, BATCH, 3), (1000,), (KEPT,))
     assert not may_run(only(graph, "CudnnRNNBackpropV3")), "what it reads only cuDNN can have written"
 
 

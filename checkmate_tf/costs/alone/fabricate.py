@@ -2,8 +2,9 @@
 
 Floats are random in [0.5, 1.5], so that there is no logarithm or root of a negative, and no denormal. Bools are random.
 Integers are zero, unless constants and static shapes say what they are (axes, shapes, paddings, split sizes); so token
-ids and labels are zero. Resource handles become new variables. Lists of tensors (variants) cannot be invented: the
-operations that make them are run, on fabricated inputs, back to the first tensors that can.
+ids and labels are zero. Resource handles become new variables. Lists of tensors (variants) cannot be invented, nor can
+what cuDNN keeps of a recurrent layer for its gradient. The operations that make them are run, on fabricated inputs,
+back to the first tensors that can.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _RUNNABLE_STATEFUL = words(
     "RandomStandardNormal TruncatedNormal Multinomial RandomShuffle Assert"
 )
 
+_OF_LAYERS = words("CudnnRNNBackprop CudnnRNNBackpropV2 CudnnRNNBackpropV3")  # they read what a layer wrote
+
 
 def may_run(op: tf.Operation) -> bool:
     """Whether an operation, and every one in the functions that it calls, can be run alone without side effects."""
@@ -45,9 +48,15 @@ def may_run(op: tf.Operation) -> bool:
         )
     if any(attr.type == "func" or attr.type == "list(func)" for attr in op.op_def.attr):
         return False
-    layer = op.type in LEARNED and not is_stateful(op)  # its gradient reads what only cuDNN can have written
+    layer = not is_stateful(op) and (op.type in LEARNED or (op.type in _OF_LAYERS and _layer_may_run(op)))
     safe = layer or op.type in _RUNNABLE_STATEFUL or op.type.startswith("ResourceApply")
     return safe or not op.op_def.is_stateful
+
+
+def _layer_may_run(gradient: tf.Operation) -> bool:
+    """Whether what a recurrent layer's gradient reads of the layer comes from one that can be run."""
+    layers = {t.op for t in gradient.inputs if t.op.type in LEARNED}
+    return bool(layers) and all(may_run(layer) for layer in layers)
 
 
 class Fabricator:
@@ -72,7 +81,7 @@ class Fabricator:
         ValueError
             If an input cannot be fabricated (an unknown shape, a handle of unknown content).
         """
-        chained = op.type in CALLS or any(t.dtype == tf.variant for t in op.inputs)
+        chained = op.type in CALLS | _OF_LAYERS or any(t.dtype == tf.variant for t in op.inputs)
         return [self._tensor(t, chained) for t in op.inputs]
 
     def _tensor(self, tensor: Any, chained: bool) -> Any:
@@ -88,7 +97,7 @@ class Fabricator:
         if value is not None:
             return tf.constant(value, tensor.dtype)
         # The counter of a forward loop bounds its gradient loop, so it must come from the same run as the lists.
-        if tensor.dtype == tf.variant or (chained and tensor.op.type in CALLS):
+        if tensor.dtype == tf.variant or (chained and (tensor.op.type in CALLS or tensor.op.type in LEARNED)):
             return self._computed(tensor)
         return fabricate(tensor.shape, tensor.dtype, tensor.name)
 

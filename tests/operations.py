@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from checkmate_tf.allocator.sequence import Kernels
+from checkmate_tf.allocator.workspace import NOTHING, Workspace
 
 
 @st.composite
@@ -15,7 +16,7 @@ def kernels_and_sequences(draw, most_nodes=5, most_computations=9, most_operatio
     """Kernels of a few nodes, and a sequence of them: each after what it reads, some computed again."""
     nodes = draw(st.integers(1, most_nodes))
     operations, outputs, reads, read = [0], [0], [0], []
-    sizes, pieces, kept, takes_over, scratch, scratch_pieces = [], [], [], [], [], []
+    sizes, pieces, kept, takes_over, own = [], [], [], [], []
     for _ in range(nodes):
         for _ in range(draw(st.integers(0, most_operations))):
             earlier = list(range(len(sizes)))
@@ -28,27 +29,32 @@ def kernels_and_sequences(draw, most_nodes=5, most_computations=9, most_operatio
                 kept.append(draw(st.sampled_from([False, False, True])))
             outputs.append(len(sizes))
             takes_over.append(draw(st.integers(-1, count - 1)))
-            scratch.append(draw(st.sampled_from([0, 0, 900])))
-            scratch_pieces.append(draw(st.sampled_from([1, 3])))
+            chunks = st.lists(st.sampled_from([300, 900]), max_size=2).map(tuple)
+            own.append(draw(st.just(NOTHING) | st.builds(Workspace, chunks, chunks)))
         operations.append(len(takes_over))
     sequence = list(range(nodes))
     for _ in range(draw(st.integers(0, most_computations - nodes))):
         at = draw(st.integers(1, len(sequence)))
         sequence.insert(at, draw(st.sampled_from(sequence[:at])))
-    return kernels(operations, outputs, reads, read, sizes, pieces, kept, takes_over, scratch, scratch_pieces), sequence
+    return kernels(operations, outputs, reads, read, sizes, pieces, kept, takes_over, own), sequence
 
 
-def kernels(operations, outputs, reads, read, sizes, pieces=None, kept=(), takes_over=None, scratch=None, lists=None):
-    """As `Kernels`, from lists. By default nothing is kept, taken over or in pieces, and there is no scratch."""
+def kernels(operations, outputs, reads, read, sizes, pieces=None, kept=(), takes_over=None, own=None):
+    """As `Kernels`, from lists. By default nothing is kept, taken over or in pieces, and kernels take nothing."""
     m, b = len(outputs) - 1, len(sizes)
     columns = [operations, outputs, reads, read, sizes, pieces or [1] * b, kept or [False] * b]
-    columns += [takes_over or [-1] * m, scratch or [0] * m, lists or [1] * m]
+    own = own or [NOTHING] * m
+    workspaces = np.cumsum([0, *(len(one.before) + len(one.after) for one in own)])
+    columns += [takes_over or [-1] * m, workspaces, [len(one.before) for one in own]]
+    columns += [[size for one in own for size in (*one.before, *one.after)]]
     return Kernels(*(np.array(column, bool if k == 6 else np.int64) for k, column in enumerate(columns)))
 
 
-def chain(sizes, **more):
-    """Nodes of one operation each, of which each reads the one before it."""
+def chain(sizes, after=(), **more):
+    """Nodes of one operation each, of which each reads the one before it. `after`: bytes that each takes for itself."""
     n = len(sizes)
+    if after:
+        more["own"] = [Workspace(after=(size,)) if size else NOTHING for size in after]
     return kernels(range(n + 1), range(n + 1), [0, *range(n)], range(n - 1), sizes, **more)
 
 
@@ -73,6 +79,8 @@ class Plain:
 
     def begin(self, run):
         k, _, read, made = self.runs[run]
+        chunks = self.given.workspace[self.given.workspaces[k] : self.given.workspaces[k + 1]].tolist()
+        self._take(("before", run), chunks[: self.given.before[k]])
         over = made[self.given.takes_over[k]] if self.given.takes_over[k] >= 0 else None
         for copy in read if over else ():
             mine = [size for _, size in self.chunks[copy]]
@@ -85,12 +93,12 @@ class Plain:
         for copy in made:
             if copy != over and self.given.bytes[copy[0]]:
                 self._allocate(copy, self.given.bytes[copy[0]], self.given.pieces[copy[0]])
-        if self.given.scratch[k]:
-            self._allocate(("scratch", run), self.given.scratch[k], self.given.scratch_pieces[k])
+        self._take(("after", run), chunks[self.given.before[k] :])
 
     def end(self, run):
         _, _, read, made = self.runs[run]
-        self._free(("scratch", run))
+        self._free(("before", run))
+        self._free(("after", run))
         for copy in read:
             self.left[copy] -= 1
         for copy in [*read, *made]:
@@ -98,7 +106,10 @@ class Plain:
                 self._free(copy)
 
     def _allocate(self, copy, size, count):
-        self.chunks[copy] = [((copy, i), size // count) for i in range(count)]
+        self._take(copy, [size // count] * count)
+
+    def _take(self, copy, sizes):
+        self.chunks[copy] = [((copy, i), size) for i, size in enumerate(sizes)]
         self.events += self.chunks[copy]
 
     def _free(self, copy):

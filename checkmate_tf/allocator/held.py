@@ -8,10 +8,12 @@ operation there comes after it. What an operation leaves behind lives on until o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .workspace import NOTHING, Workspace
 
 __all__ = ["held_while_running"]
 
@@ -19,32 +21,71 @@ _OWN = "temp"  # the role of what a kernel takes for itself
 
 
 @dataclass
+class _Chunk:
+    """One allocation of a run."""
+
+    bytes: int
+    own: bool  # whether the kernel took it for itself
+    freed: int = -1  # the how many-th free of the run that was; -1 if it lives on
+
+
+@dataclass
 class _Run:
     """One run of an operation, as far as its events are known."""
 
     operation: str
+    chunks: list[_Chunk] = field(default_factory=list)
     held: int = 0
     most: int = 0
+    at_most: list[_Chunk] = field(default_factory=list)  # what it held then
     outputs: int = 0  # bytes allocated as outputs
-    own: bool = False  # whether it took memory for itself
+    frees: int = 0
 
     @property
     def over(self) -> bool:
         """Whether the next allocation is one of the next run: it has made outputs, and they are gone."""
         return self.outputs > 0 and self.held == 0
 
-    def allocates(self, size: int, role: str) -> None:
+    def allocates(self, size: int, own: bool) -> _Chunk:
+        self.chunks.append(_Chunk(size, own))
         self.held += size
-        self.most = max(self.most, self.held)
-        if role == _OWN:
-            self.own = True
-        else:
-            self.outputs += size
+        self.outputs += 0 if own else size
+        if self.held > self.most:
+            self.most, self.at_most = self.held, [chunk for chunk in self.chunks if chunk.freed < 0]
+        return self.chunks[-1]
+
+    def frees_one(self, chunk: _Chunk) -> None:
+        chunk.freed = self.frees
+        self.frees += 1
+        self.held -= chunk.bytes
+
+    def _left(self) -> list[_Chunk]:
+        """What it left behind: at least as many bytes as its outputs have, whatever they lie in and whoever freed them.
+
+        The kernel gives back what is its own before others free what it made.
+        """
+        left = [chunk for chunk in self.chunks if chunk.freed < 0]
+        room = self.outputs - sum(chunk.bytes for chunk in left)
+        for chunk in sorted(self.chunks, key=lambda chunk: -chunk.freed):
+            if chunk.freed >= 0 and chunk.bytes <= room:
+                left.append(chunk)
+                room -= chunk.bytes
+        return left
 
     @property
-    def bytes(self) -> int:
-        """The most beyond what is left: at least its outputs, whatever they lie in and whoever has freed them."""
-        return max(0, self.most - max(self.held, self.outputs)) if self.own else 0
+    def workspace(self) -> Workspace:
+        """What it held when it held most, beyond what it left."""
+        most = self.most - max(self.held, self.outputs)
+        if most <= 0 or not any(chunk.own for chunk in self.chunks):
+            return NOTHING
+        left = {id(chunk) for chunk in self._left()}
+        first = next((k for k, chunk in enumerate(self.chunks) if id(chunk) in left), len(self.chunks))
+        early = {id(chunk) for chunk in self.chunks[:first]}
+        sizes = {id(chunk): chunk.bytes for chunk in self.at_most if id(chunk) not in left}
+        for one in sorted(sizes, key=lambda one: -sizes[one]):  # where it made its result after that moment
+            sizes[one] -= min(sizes[one], max(0, sum(sizes.values()) - most))
+        before = tuple(size for one, size in sizes.items() if one in early and size)
+        return Workspace(before, tuple(size for one, size in sizes.items() if one not in early and size))
 
 
 def held_while_running(
@@ -54,8 +95,8 @@ def held_while_running(
     thread: NDArray[np.int64],
     operation: Sequence[str],
     role: Sequence[str],
-) -> dict[str, int]:
-    """Bytes that each operation held only while it ran, beyond what it left behind.
+) -> dict[str, Workspace]:
+    """What each operation held only while it ran, beyond what it left behind.
 
     Parameters
     ----------
@@ -72,8 +113,9 @@ def held_while_running(
 
     Returns
     -------
-    dict from name to bytes
-        The most of all runs, for each operation that allocated anything; 0 if it took nothing for itself.
+    dict from name to Workspace
+        That of the run that held most, for each operation that allocated anything; nothing if it took nothing for
+        itself.
 
     Notes
     -----
@@ -85,7 +127,7 @@ def held_while_running(
     """
     runs: list[_Run] = []
     current: dict[int, _Run] = {}  # of each thread
-    owners: dict[int, _Run] = {}  # of what lies at an address
+    owners: dict[int, tuple[_Run, _Chunk]] = {}  # of what lies at an address
     columns = (allocates.tolist(), size.tolist(), address.tolist(), thread.tolist(), operation, role)
     for allocation, many, where, place, name, purpose in zip(*columns, strict=True):
         here = current.get(place)
@@ -93,16 +135,16 @@ def held_while_running(
             if here is None or here.operation != name or here.over:
                 here = current[place] = _Run(name)
                 runs.append(here)
-            here.allocates(many, purpose)
-            owners[where] = here
+            owners[where] = here, here.allocates(many, purpose == _OWN)
         else:
-            owner = owners.pop(where, None)
-            if owner is not None and owner is here:
-                here.held -= many
+            owner, chunk = owners.pop(where, (None, None))
+            if chunk is not None and here is not None and owner is here:
+                here.frees_one(chunk)
             else:
                 current.pop(place, None)
-    found: dict[str, int] = {}
+    found: dict[str, Workspace] = {}
     for run in runs:
         if run.operation:
-            found[run.operation] = max(found.get(run.operation, 0), run.bytes)
+            own = run.workspace
+            found[run.operation] = max(found.get(run.operation, own), own, key=lambda one: one.bytes)
     return found

@@ -46,8 +46,12 @@ class Kernels(NamedTuple):
         Whether the step returns it.
     takes_over : (m,) int64
         Which output takes over the memory of an input of the same size that dies there; -1 if none does.
-    scratch, scratch_pieces : (m,) int64
-        Bytes that its kernel has while it runs, and in how many chunks.
+    workspaces : (m + 1,) int64
+        Operation k's kernel has the chunks workspaces[k] to workspaces[k + 1] - 1 only while it runs.
+    before : (m,) int64
+        How many of these it takes before its outputs.
+    workspace : (w,) int64
+        Bytes of each of these chunks.
     """
 
     operations: Integers
@@ -58,8 +62,9 @@ class Kernels(NamedTuple):
     pieces: Integers
     kept: NDArray[np.bool_]
     takes_over: Integers
-    scratch: Integers
-    scratch_pieces: Integers
+    workspaces: Integers
+    before: Integers
+    workspace: Integers
 
 
 class Runs(NamedTuple):
@@ -192,9 +197,9 @@ def _one_by_one(length: int) -> Integers:
 def allocated(kernels: Kernels, runs: Runs, moments: Integers) -> Any:
     """Ids and sizes of events in the sense of `Events`, and the operation (an index) that each belongs to.
 
-    A run allocates its outputs and then its scratch as it begins. As it ends it frees its scratch, the inputs that no
-    other run has still to read, and outputs that nobody reads. An output takes over the memory of an input if nobody
-    else reads it as the run begins, or will.
+    A run allocates its outputs as it begins, and its workspace before or after them. As it ends it frees its workspace,
+    the inputs that no other run has still to read, and outputs that nobody reads. An output takes over the memory of an
+    input if nobody else reads it as the run begins, or will.
 
     Parameters
     ----------
@@ -204,7 +209,7 @@ def allocated(kernels: Kernels, runs: Runs, moments: Integers) -> Any:
     outputs, makes = kernels.outputs, runs.makes
     chunks = 0
     for k in runs.operation:
-        chunks += kernels.scratch_pieces[k]
+        chunks += kernels.workspaces[k + 1] - kernels.workspaces[k]
         for b in range(outputs[k], outputs[k + 1]):
             chunks += kernels.pieces[b]
     ids = np.empty(2 * chunks, np.int64)
@@ -214,12 +219,19 @@ def allocated(kernels: Kernels, runs: Runs, moments: Integers) -> Any:
     first = np.full(len(left), -1, np.int64)  # of its chunks' ids
     count = np.zeros(len(left), np.int64)  # of its chunks; 0 once another copy took them over
     held = np.zeros(len(left), np.int64)  # bytes
-    scratch = np.zeros(len(runs.operation), np.int64)  # the first id of a run's scratch
+    own = np.zeros(len(runs.operation), np.int64)  # the first id of a run's workspace before its outputs
+    more = np.zeros(len(runs.operation), np.int64)  # and of that after them
     events, upcoming = 0, 0
     for moment in moments:
         run = moment if moment >= 0 else ~moment
         k = runs.operation[run]
+        begin, middle, end = kernels.workspaces[k], kernels.workspaces[k] + kernels.before[k], kernels.workspaces[k + 1]
         if moment >= 0:
+            own[run] = upcoming
+            for j in range(begin, middle):
+                ids[events], sizes[events], owner[events] = upcoming, kernels.workspace[j], k
+                events += 1
+                upcoming += 1
             taking = -1  # the copy that needs no memory of its own
             if kernels.takes_over[k] >= 0:
                 size = kernels.bytes[outputs[k] + kernels.takes_over[k]]
@@ -239,18 +251,18 @@ def allocated(kernels: Kernels, runs: Runs, moments: Integers) -> Any:
                         ids[events], sizes[events], owner[events] = upcoming, kernels.bytes[b] // kernels.pieces[b], k
                         events += 1
                         upcoming += 1
-            scratch[run] = upcoming
-            if kernels.scratch[k] > 0:
-                each = kernels.scratch[k] // kernels.scratch_pieces[k]
-                for _ in range(kernels.scratch_pieces[k]):
-                    ids[events], sizes[events], owner[events] = upcoming, each, k
-                    events += 1
-                    upcoming += 1
-            continue
-        if kernels.scratch[k] > 0:
-            for j in range(scratch[run], scratch[run] + kernels.scratch_pieces[k]):
-                ids[events], sizes[events], owner[events] = j, -1, k
+            more[run] = upcoming
+            for j in range(middle, end):
+                ids[events], sizes[events], owner[events] = upcoming, kernels.workspace[j], k
                 events += 1
+                upcoming += 1
+            continue
+        for j in range(own[run], own[run] + middle - begin):
+            ids[events], sizes[events], owner[events] = j, -1, k
+            events += 1
+        for j in range(more[run], more[run] + end - middle):
+            ids[events], sizes[events], owner[events] = j, -1, k
+            events += 1
         for e in range(runs.reads[run], runs.reads[run + 1]):
             left[runs.copy[e]] -= 1
         for e in range(runs.reads[run], runs.reads[run + 1] + makes[run + 1] - makes[run]):

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from ..report import Peak
 from ..trace.step import TracedStep
-from ..units import format_bytes
 
 __all__ = [
     "HOW_TO_MEASURE",
@@ -336,7 +335,7 @@ def measure_peak(
                 tf.test.experimental.sync_devices()
                 seconds.append(time.perf_counter() - begun)
                 peaks.append(device.peak_bytes())
-            _log.debug("peaks of steps: %s", ", ".join(map(format_bytes, peaks)))
+            _log.debug("peaks of steps: %s MB", ", ".join(f"{peak / 1e6:.1f}" for peak in peaks))
             return Peak.of(peaks, seconds), ""
         except tf.errors.OpError as error:
             if not ran_out(error):

@@ -27,6 +27,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ..allocator.held import held_while_running
+from ..allocator.workspace import Workspace
 from .measure import HOW_TO_MEASURE, Device, put_back
 
 __all__ = ["NotRecorded", "Recorded", "record", "record_step"]
@@ -102,8 +103,8 @@ class Recorded:
         return int(self.bytes_in_use.max(initial=self.bytes_before))
 
     @property
-    def workspaces(self) -> dict[str, int]:
-        """Bytes that each operation held only while it ran, by name: 0 if it allocated outputs only.
+    def workspaces(self) -> dict[str, Workspace]:
+        """What each operation held only while it ran, by name: nothing if it allocated outputs only.
 
         See `allocator.held`. An operation that is missing allocated nothing: it did not run, another one does its work,
         or its result lies in the memory of an input.

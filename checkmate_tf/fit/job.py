@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from ..allocator.memory import Memory
+from ..allocator.workspace import Workspace
 from ..device.measure import Device
 from ..emit.emit import Copies, emit
 from ..emit.ordering import Order
@@ -44,7 +45,7 @@ class Subject:
         Cost of the plain step, if this step has codes; None if this is the plain step.
     op_costs : mapping from operation to cost
         Of each operation, in the order traced.
-    learned : mapping from operation to bytes, or None
+    learned : mapping from operation to Workspace, or None
         What operations take for themselves, as a recorded step showed it (`fit.subjects.learned`). None where each was
         measured alone. `program.scratch` is what counts.
     pages : Pages or None
@@ -56,7 +57,7 @@ class Subject:
     encodings: Mapping[str, int] = field(default_factory=dict)
     plain_cost: float | None = None
     op_costs: Mapping[tf.Operation, float] = field(default_factory=dict)
-    learned: Mapping[tf.Operation, int] | None = None
+    learned: Mapping[tf.Operation, Workspace] | None = None
     pages: Pages | None = None
 
     @property

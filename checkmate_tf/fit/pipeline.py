@@ -10,6 +10,7 @@ from typing import Any
 
 from ..allocator.kernel import GRAIN
 from ..allocator.sequence import small_bytes
+from ..allocator.workspace import Workspace
 from ..costs import CostSpec
 from ..device.distribution import NOT_MEASURED, Distribution
 from ..device.measure import HOW_TO_MEASURE, Device, find_device
@@ -243,7 +244,7 @@ def _known(
     return None
 
 
-def _as_learned(subject: Subject, learned: Sequence[int]) -> Subject:
+def _as_learned(subject: Subject, learned: Sequence[Workspace]) -> Subject:
     """The subject with workspaces that were learned before, of operations in the order traced, if there are any."""
     if not learned or len(learned) != len(subject.op_costs):
         return subject

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from ..allocator.workspace import Workspace
 from ..device.distribution import Distribution
 from ..device.measure import Device
 from ..emit.ordering import Order
@@ -34,8 +35,8 @@ class Known:
     order : Order
     report : Report
     jit_compile : bool
-    learned : tuple of int
-        Bytes that each operation takes for itself, in the order traced, if that was learned from a recorded step.
+    learned : tuple of Workspace
+        What each operation takes for itself, in the order traced, if that was learned from a recorded step.
     pages : Pages or None
         Where values are copied, if some are.
     """
@@ -44,7 +45,7 @@ class Known:
     order: Order
     report: Report
     jit_compile: bool
-    learned: tuple[int, ...] = ()
+    learned: tuple[Workspace, ...] = ()
     pages: Pages | None = None
 
 
@@ -82,7 +83,7 @@ class PlannedStep:
     @property
     def known(self) -> Known:
         """The plan without the step."""
-        learned: Mapping[tf.Operation, int] = self.subject.learned or {}
+        learned: Mapping[tf.Operation, Workspace] = self.subject.learned or {}
         in_order = tuple(learned[op] for op in self.subject.op_costs) if learned else ()
         return Known(self.schedule, self.order, self.report, self.jit_compile, in_order, self.subject.pages)
 

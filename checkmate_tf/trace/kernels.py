@@ -9,6 +9,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ..allocator.sequence import Kernels
+from ..allocator.workspace import NOTHING
 from .ops import ELEMENTWISE, inputs_of
 from .products import products_of
 from .program import Program
@@ -46,8 +47,8 @@ def kernels_of(program: Program) -> Kernels:
     operations, outputs, reads = [0], [0], [0]
     read: list[int] = []
     takes_over: list[int] = []
-    scratch: list[int] = []
-    scratch_pieces: list[int] = []
+    workspaces, before = [0], list[int]()
+    workspace: list[int] = []
     for node in program.nodes:
         for op in node:
             mine = dict.fromkeys(id(program.source_of(t)) for t in inputs_of(op))
@@ -65,8 +66,11 @@ def kernels_of(program: Program) -> Kernels:
             outputs.append(len(sizes))
             passed_on = program.static.passed_on.get(op)
             takes_over.append(min(passed_on) if passed_on else _TAKES_OVER.get(op.type, -1))
-            scratch.append(program.scratch.get(op, 0))
-            scratch_pieces.append(max(1, round(scratch[-1] / max(elements))) if elements else 1)
+            own = program.scratch.get(op, NOTHING)
+            many = max(1, round(own.bytes / max(elements))) if elements else 1  # it keeps lists of its own
+            workspace += [*own.before, *own.after] if many == 1 else [own.bytes // many] * many
+            before.append(len(own.before) if many == 1 else 0)
+            workspaces.append(len(workspace))
         operations.append(len(takes_over))
     kept = np.zeros(len(sizes), bool)
     for t in program.step.outputs:
@@ -82,8 +86,9 @@ def kernels_of(program: Program) -> Kernels:
         _integers(pieces),
         kept,
         _integers(takes_over),
-        _integers(scratch),
-        _integers(scratch_pieces),
+        _integers(workspaces),
+        _integers(before),
+        _integers(workspace),
     )
 
 

@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from ..allocator.workspace import NOTHING, Workspace
 from ..errors import DynamicShapeError
 from ..graph import BACKWARD, FORWARD, LOSS, Graph
 from .ops import ELEMENTWISE, SUMS, inputs_of, is_read_only, is_source, is_stateful, view_of, writes_resource
@@ -58,7 +59,7 @@ class Program:
     node_of : dict from operation to node, for small and large operations
     variable_bytes : int
         A part of `graph.constant_bytes`. `input_bytes` are another; large constants are the rest.
-    scratch : dict from operation to bytes that its kernel holds only while it runs, where there are any
+    scratch : dict from operation to what its kernel has only while it runs, where there is any
     """
 
     step: TracedStep
@@ -69,7 +70,7 @@ class Program:
     classes: Mapping[tf.Operation, str]
     node_of: Mapping[tf.Operation, int]
     variable_bytes: int
-    scratch: Mapping[tf.Operation, int] = field(default_factory=dict)
+    scratch: Mapping[tf.Operation, Workspace] = field(default_factory=dict)
 
     @property
     def batch_bytes(self) -> list[int]:
@@ -100,7 +101,7 @@ def build_program(
     static: StaticStep,
     name: str,
     large_bytes: int | None = None,
-    scratch: Mapping[tf.Operation, int] | None = None,
+    scratch: Mapping[tf.Operation, Workspace] | None = None,
 ) -> Program:
     """Partition a traced step into nodes.
 
@@ -112,8 +113,8 @@ def build_program(
         Of the graph.
     large_bytes : int, optional
         Least bytes of a value worth deciding about. Default: 16 KiB, or 1/50,000 of all bytes computed if that is more.
-    scratch : mapping from operation to bytes, optional
-        What its kernel holds only while it runs. Default 0.
+    scratch : mapping from operation to Workspace, optional
+        What its kernel has only while it runs. By default nothing.
 
     Raises
     ------
@@ -149,12 +150,12 @@ class _Memory:
     Attributes
     ----------
     sizes : bytes of the outputs that somebody reads
-    scratch : bytes that a kernel holds only while it runs
+    scratch : what a kernel has only while it runs
     readers : which small and large operations read each buffer; None stands for the step's results
     """
 
     sizes: Mapping[tf.Operation, int]
-    scratch: Mapping[tf.Operation, int]
+    scratch: Mapping[tf.Operation, Workspace]
     static: StaticStep
     readers: Mapping[tf.Operation, set[tf.Operation | None]]
 
@@ -323,7 +324,7 @@ def _local_memory(
         for k, op in enumerate(group):
             dying = [o for o in mortal if last[o] == k]
             reused = sizes[op] if op.type in ELEMENTWISE and any(sizes[o] == sizes[op] for o in dying) else 0
-            peak = max(peak, live + sizes[op] + memory.scratch.get(op, 0) - reused)
+            peak = max(peak, live + sizes[op] + memory.scratch.get(op, NOTHING).bytes - reused)
             live += sizes[op] - sum(sizes[o] for o in dying)
         peaks.append(peak)
     return value, peaks[0] - value, peaks[1] - peaks[0]

@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkmate_tf.allocator.held import held_while_running
+from checkmate_tf.allocator.workspace import Workspace
 
 OUTPUT, TEMP = "output", "temp"
 
 
-def held(*events):
+def workspaces(*events):
     """Of events (name, what, bytes, role) that allocate and (what,) that free; the thread may come before."""
     columns, lies = [], {}
     for event in events:
@@ -25,6 +26,15 @@ def held(*events):
         columns.append((len(event) > 1, size, hash(what), thread, name, role))
     allocates, size, address, threads, names, roles = zip(*columns, strict=True)
     return held_while_running(np.array(allocates), np.array(size), np.array(address), np.array(threads), names, roles)
+
+
+def held(*events):
+    """All bytes of these."""
+    return in_bytes(workspaces(*events))
+
+
+def in_bytes(found):
+    return {name: own.bytes for name, own in found.items()}
 
 
 def test_memory_of_its_own_counts_and_outputs_do_not():
@@ -94,11 +104,34 @@ def test_frees_of_what_was_there_before():
     allocates, size, address = [False, True, True, False], [9, 100, 40, 40], [0, 256, 512, 512]
     columns = map(np.array, (allocates, size, address, [0] * 4))
     found = held_while_running(*columns, ("", "op", "op", "op"), ("", OUTPUT, TEMP, TEMP))
-    assert found == {"op": 40}
+    assert in_bytes(found) == {"op": 40}
 
 
 def test_nothing_is_known_of_memory_outside_of_operations():
     assert held(("", "batch", 100, ""), ("", "t", 100, TEMP), ("t",)) == {}
+
+
+def test_chunks_in_the_order_in_which_they_are_taken():
+    conv = ("conv", "y", 100, OUTPUT), ("conv", "a", 40, TEMP), ("conv", "b", 3, TEMP), ("a",), ("b",)
+    assert workspaces(*conv) == {"conv": Workspace((), (40, 3))}
+    early = ("rnn", "a", 40, TEMP), ("rnn", "y", 100, OUTPUT), ("rnn", "b", 3, TEMP), ("b",), ("a",)
+    assert workspaces(*early) == {"rnn": Workspace((40,), (3,))}
+
+
+def test_a_result_that_is_made_last():
+    """Its output comes first, and is given back: as in a U-Net on an H200."""
+    grad = ("grad", "dx", 226, OUTPUT), ("grad", "s", 2, TEMP), ("grad", "twin", 226, TEMP), ("grad", "w", 340, TEMP)
+    ends = ("dx",), ("w",), ("s",)
+    expected = {"grad": Workspace((226, 2), (340,))}
+    assert workspaces(*grad, *ends) == expected
+    assert workspaces(*grad, *ends, ("twin",)) == expected  # a reader that allocates nothing
+
+
+def test_only_what_is_held_at_the_most_counts():
+    op = ("op", "y", 10, OUTPUT), ("op", "a", 30, TEMP), ("a",), ("op", "b", 50, TEMP), ("op", "c", 5, TEMP)
+    assert workspaces(*op, ("c",), ("b",)) == {"op": Workspace((), (50, 5))}
+    late = ("op", "t", 70, TEMP), ("t",), ("op", "y", 50, OUTPUT)
+    assert workspaces(*late) == {"op": Workspace((20,), ())}  # the result lies in the rest
 
 
 @st.composite
@@ -170,4 +203,4 @@ def test_kernels_of_several_threads(data):
     if events:
         allocates, size, address, threads, operations, roles = zip(*events, strict=True)
         arrays = (np.array(column) for column in (allocates, size, address, threads))
-        assert held_while_running(*arrays, operations, roles) == expected
+        assert in_bytes(held_while_running(*arrays, operations, roles)) == expected

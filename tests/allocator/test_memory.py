@@ -95,8 +95,8 @@ def without_reads(kernels):
 
 
 def test_two_branches_at_once_take_more_than_one_after_the_other():
-    """Two nodes that nobody reads, each with scratch."""
-    two = without_reads(chain([1000, 1000], scratch=[50_000, 50_000]))
+    """Two nodes that nobody reads, each with a workspace."""
+    two = without_reads(chain([1000, 1000], after=[50_000, 50_000]))
     memory = Memory(ALLOCATOR, BEFORE, two)
     strict = memory.placed([0, 1])
     loose = memory.placed_loose([0, 1], [0, 0], [1.0, 1.0])
@@ -105,7 +105,7 @@ def test_two_branches_at_once_take_more_than_one_after_the_other():
 
 
 def test_equal_seeds_give_equal_results_and_more_samples_no_less():
-    drawn = without_reads(chain([3000, 100, 9000, 5000, 700], scratch=[0, 9000, 100, 40_000, 30_000]))
+    drawn = without_reads(chain([3000, 100, 9000, 5000, 700], after=[0, 9000, 100, 40_000, 30_000]))
     memory = Memory(ALLOCATOR, BEFORE, drawn)
     given = ([0, 1, 2, 3, 4], [0] * 5, [1.0, 2.0, 1.5, 1.0, 0.5])
     assert memory.placed_loose(*given, seed=3) == memory.placed_loose(*given, seed=3)
@@ -113,7 +113,7 @@ def test_equal_seeds_give_equal_results_and_more_samples_no_less():
 
 
 def test_any_sample_out_of_memory_counts():
-    two = without_reads(chain([2**19, 2**19], scratch=[2**20, 2**20]))
+    two = without_reads(chain([2**19, 2**19], after=[2**20, 2**20]))
     tight = replace(ALLOCATOR, limit_bytes=2**21, growth=False)
     memory = Memory(tight, empty_state(tight), two)
     assert not memory.placed([0, 1]).out_of_memory

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from operations import Plain, chain, kernels, kernels_and_sequences, plain_events, plain_runs
 
 from checkmate_tf.allocator.sequence import allocated, events_of, expand, linked, small_bytes
+from checkmate_tf.allocator.workspace import NOTHING, Workspace
 
 
 def listed(given, sequence):
@@ -37,8 +38,13 @@ def test_a_copy_is_kept_for_its_own_readers_only():
     assert listed(two, [0, 1, 0, 2]) == [(0, 10), (1, 20), 0, (2, 10), (3, 30), 2, 1, 3]
 
 
-def test_scratch_comes_after_outputs_and_goes_before_inputs():
-    assert listed(chain([10, 20], scratch=[0, 7]), [0, 1]) == [(0, 10), (1, 20), (2, 7), 2, 0, 1]
+def test_workspaces_come_after_outputs_and_go_before_inputs():
+    assert listed(chain([10, 20], after=[0, 7]), [0, 1]) == [(0, 10), (1, 20), (2, 7), 2, 0, 1]
+
+
+def test_some_come_before_outputs():
+    given = chain([10, 20], own=[NOTHING, Workspace((3, 4), (7,))])
+    assert listed(given, [0, 1]) == [(0, 10), (1, 3), (2, 4), (3, 20), (4, 7), 1, 2, 4, 0, 3]
 
 
 def test_an_output_takes_over_a_dying_input_of_its_size():

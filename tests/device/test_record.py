@@ -104,8 +104,8 @@ def test_a_step_is_recorded_when_its_kernels_are_chosen_and_leaves_nothing_behin
     found = record_step(find_device(), lambda: runs.append(step(logits)), captured_variables(captures))
     assert len(runs) == 3 and (variable.numpy() == 1).all()
     (name,) = (name for name in found.workspaces if name.startswith("loss/"))
-    assert found.workspaces[name] == 4 * 10_000, "the kernel's own memory: a float for each row"
-    assert found.workspaces["product"] == 0
+    assert found.workspaces[name].bytes == 4 * 10_000, "the kernel's own memory: a float for each row"
+    assert found.workspaces["product"].bytes == 0
 
 
 def test_a_record_that_misses_events_is_none(monkeypatch):

@@ -17,6 +17,7 @@ from allocators import measures
 from cases import CASES, DENSE, assert_same_state, compile_quickly, make, program_of_case, train
 from schedules import QUICK, SPEC, step
 
+from checkmate_tf.allocator.workspace import NOTHING, Workspace
 from checkmate_tf.costs.workspace import LEAST_BYTES
 from checkmate_tf.device.measure import Device, find_device
 from checkmate_tf.device.record import NotRecorded
@@ -58,13 +59,18 @@ def takes(monkeypatch):
         def recorded(job, schedule):
             program = job.subject.program
             copies = {op: [SimpleNamespace(name=op.name, type=op.type, inputs=[])] for op in program.node_of}
-            found = {op.name: sizes.get(op.type, 0) for op in program.node_of}
+            found = {op.name: own(sizes.get(op.type, 0)) for op in program.node_of}
             return copies, SimpleNamespace(workspaces=found)
 
         monkeypatch.setattr(learned, "_recorded", recorded)
 
     measures(monkeypatch, 0)
     return of_type
+
+
+def own(size):
+    """So many bytes, taken after the result's."""
+    return Workspace(after=(size,)) if size else NOTHING
 
 
 def test_where_it_is_done():
@@ -97,7 +103,7 @@ def test_plans_are_made_with_what_was_learned(as_on_a_gpu, takes):
     report = compile_quickly(make(DENSE), DENSE, verify=True, budget="80%").checkmate
     subject = next(s for s in as_on_a_gpu if s.graph is report.schedule.graph)
     products = [op for op in subject.program.node_of if op.type == "MatMul"]
-    assert products and dict(subject.program.scratch) == dict.fromkeys(products, SIZE)
+    assert products and dict(subject.program.scratch) == dict.fromkeys(products, own(SIZE))
     assert set(subject.learned) == set(subject.op_costs) == set(subject.program.step.operations)
     assert subject.graph.workspace.max() >= SIZE
     assert report.plain_peak_bytes == keep_all(as_on_a_gpu[-1].graph).peak_bytes
@@ -185,7 +191,7 @@ def test_codes_are_planned_with_it_too(as_on_a_gpu, takes, monkeypatch):
     monkeypatch.setattr(tracing.Tracing, "subject", noted)
     compile_quickly(make(CASES["residual"]), CASES["residual"], verify=True, operators="choose", budget=0.9)
     coded = built[-1].program
-    assert coded.scratch and all(op.type == "Conv2D" and size == SIZE for op, size in coded.scratch.items())
+    assert coded.scratch and all(op.type == "Conv2D" and one == own(SIZE) for op, one in coded.scratch.items())
 
 
 # Of which operation it is.
@@ -214,8 +220,8 @@ def test_an_operation_is_found_by_its_names(emitted):
     assert set(program.node_of) <= set(copies)
     op = _large(program, "Conv2D")
     (copy,) = copies[op]
-    found = learned.workspaces_by_operation(program, copies, {copy.name: 5 * MIB})
-    assert {k: v for k, v in found.items() if v} == {op: 5 * MIB}
+    found = learned.workspaces_by_operation(program, copies, {copy.name: Workspace((MIB,), (4 * MIB,))})
+    assert {k: v for k, v in found.items() if v.bytes} == {op: Workspace((MIB,), (4 * MIB,))}
     assert set(found) == set(program.step.operations)
 
 
@@ -223,14 +229,15 @@ def test_the_most_of_its_copies(emitted):
     program, copies = emitted
     op = _large(program, "Conv2D")
     again = SimpleNamespace(name="again", type="Conv2D")
-    sizes = {copies[op][0].name: MIB, "again": 2 * MIB}
-    assert learned.workspaces_by_operation(program, {**copies, op: [*copies[op], again]}, sizes)[op] == 2 * MIB
+    sizes = {copies[op][0].name: own(MIB), "again": own(2 * MIB)}
+    found = learned.workspaces_by_operation(program, {**copies, op: [*copies[op], again]}, sizes)
+    assert found[op].bytes == 2 * MIB
 
 
 def test_little_is_not_worth_counting(emitted):
     program, copies = emitted
-    sizes = {copy.name: LEAST_BYTES - 1 for many in copies.values() for copy in many}
-    assert not any(learned.workspaces_by_operation(program, copies, sizes).values())
+    sizes = {copy.name: own(LEAST_BYTES - 1) for many in copies.values() for copy in many}
+    assert set(learned.workspaces_by_operation(program, copies, sizes).values()) == {NOTHING}
 
 
 def test_what_a_fused_kernel_takes_belongs_to_its_first_operation(emitted):
@@ -244,10 +251,10 @@ def test_what_a_fused_kernel_takes_belongs_to_its_first_operation(emitted):
     convolution = relu.inputs[0].op.inputs[0].op
     traced = {copy.name: op for op, many in copies.items() for copy in many}
     assert convolution.type == "Conv2D" and convolution.name in traced
-    found = learned.workspaces_by_operation(program, copies, {relu.name: MIB})
-    assert found[traced[convolution.name]] == MIB and found[traced[relu.name]] == 0
-    found = learned.workspaces_by_operation(program, copies, {relu.name: MIB, convolution.name: 0})
-    assert found[traced[convolution.name]] == 0 and found[traced[relu.name]] == MIB
+    found = learned.workspaces_by_operation(program, copies, {relu.name: own(MIB)})
+    assert found[traced[convolution.name]] == own(MIB) and found[traced[relu.name]] == NOTHING
+    found = learned.workspaces_by_operation(program, copies, {relu.name: own(MIB), convolution.name: NOTHING})
+    assert found[traced[convolution.name]] == NOTHING and found[traced[relu.name]] == own(MIB)
 
 
 def test_views_take_nothing():
@@ -257,16 +264,17 @@ def test_views_take_nothing():
     op = _large(program, "Relu")
     reshaped = SimpleNamespace(name="reshaped", type="Reshape", inputs=[])
     copy = SimpleNamespace(name="softmax", type="Softmax", inputs=[SimpleNamespace(op=reshaped)])
-    found = learned.workspaces_by_operation(program, {view: [reshaped], op: [copy]}, {"softmax": MIB})
-    assert found[op] == MIB and found[view] == 0
+    found = learned.workspaces_by_operation(program, {view: [reshaped], op: [copy]}, {"softmax": own(MIB)})
+    assert found[op] == own(MIB) and found[view] == NOTHING
 
 
 def test_what_calls_functions_keeps_what_was_measured_alone():
     program = program_of_case("recurrent")
     loop = next(op for op in program.node_of if op.type == "While")
-    program = replace(program, scratch={loop: MIB, next(op for op in program.node_of if op.type == "AddV2"): MIB})
+    other = next(op for op in program.node_of if op.type == "AddV2")
+    program = replace(program, scratch=dict.fromkeys([loop, other], own(MIB)))
     found = learned.workspaces_by_operation(program, {}, {})
-    assert {op: size for op, size in found.items() if size} == {loop: MIB}
+    assert {op: one for op, one in found.items() if one.bytes} == {loop: own(MIB)}
 
 
 # With kernels that take memory: Eigen's gradients of filters do on every processor, oneDNN's only on some.
@@ -296,9 +304,9 @@ report = model.checkmate
 (program,), (learned,) = before, after
 filters = [op for op in learned if op.type == "Conv2DBackpropFilter"]
 print(json.dumps({
-    "alone": [program.scratch[op] for op in filters],
-    "learned": [learned[op] for op in filters],
-    "others": max(size for op, size in learned.items() if op not in filters),
+    "alone": [program.scratch[op].bytes for op in filters],
+    "learned": [learned[op].bytes for op in filters],
+    "others": max(own.bytes for op, own in learned.items() if op not in filters),
     "recomputations": report.recomputations,
     "attempts": [[a.placed_bytes, a.measured_bytes, a.strict] for a in report.attempts],
     "budget": report.budget_bytes,

@@ -22,6 +22,7 @@ from typing import Protocol
 
 import tensorflow as tf
 
+from ...allocator.workspace import Workspace
 from ...errors import InfeasibleBudgetError
 from ...plan import ALLOCATE, COMPUTE, DEALLOCATE
 from ...schedule import Schedule
@@ -38,7 +39,7 @@ __all__ = ["choose_encodings"]
 class Build(Protocol):
     """Makes of a traced step what can be planned. `Tracing.subject` is one."""
 
-    def __call__(self, traced: TracedStep, *, known: Mapping[tf.Operation, int]) -> Subject:
+    def __call__(self, traced: TracedStep, *, known: Mapping[tf.Operation, Workspace]) -> Subject:
         """Where it is `known` what operations take for themselves, that counts."""
         ...
 
@@ -77,11 +78,13 @@ def choose_encodings(job: Job, ledger: Ledger, build: Build) -> Subject:
     return best
 
 
-def _carried_over(plain: Subject, candidate: EncodedStep, encodings: Sequence[Encoding]) -> dict[tf.Operation, int]:
+def _carried_over(
+    plain: Subject, candidate: EncodedStep, encodings: Sequence[Encoding]
+) -> dict[tf.Operation, Workspace]:
     """What was learned of the plain step's operations, for their copies; not of gradients that read codes now."""
     new = {e.gradient for e in encodings}
     copies = candidate.operations
-    return {copies[op]: size for op, size in (plain.learned or {}).items() if op in copies and op not in new}
+    return {copies[op]: own for op, own in (plain.learned or {}).items() if op in copies and op not in new}
 
 
 def _first(job: Job, ledger: Ledger, target: int) -> tuple[tuple[int, float], Schedule | None]:

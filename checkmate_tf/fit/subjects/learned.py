@@ -20,6 +20,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
+from ...allocator.workspace import NOTHING, Workspace
 from ...costs.counts import CALLS
 from ...costs.workspace import LEAST_BYTES
 from ...device.measure import Device, captured_variables, ran_out
@@ -47,7 +48,7 @@ def can_learn(device: Device, options: PlanOptions) -> bool:
     return device.measurable and not device.is_cpu and options.verify and not options.jit_compile
 
 
-def learn(job: Job, ledger: Ledger) -> dict[tf.Operation, int] | None:
+def learn(job: Job, ledger: Ledger) -> dict[tf.Operation, Workspace] | None:
     """What each operation takes for itself in a step, from a schedule that runs on the device.
 
     Parameters
@@ -59,7 +60,7 @@ def learn(job: Job, ledger: Ledger) -> dict[tf.Operation, int] | None:
 
     Returns
     -------
-    dict from operation to bytes, or None
+    dict from operation to Workspace, or None
         For every operation of the step. None if that cannot be learned: no schedule comes near the budget, memory ran
         out, or steps cannot be run or recorded here. The log says why.
     """
@@ -91,7 +92,9 @@ def learn(job: Job, ledger: Ledger) -> dict[tf.Operation, int] | None:
     return None
 
 
-def workspaces_by_operation(program: Program, copies: Copies, workspaces: Mapping[str, int]) -> dict[tf.Operation, int]:
+def workspaces_by_operation(
+    program: Program, copies: Copies, workspaces: Mapping[str, Workspace]
+) -> dict[tf.Operation, Workspace]:
     """What traced operations take for themselves, by what was recorded of their copies.
 
     Parameters
@@ -100,26 +103,26 @@ def workspaces_by_operation(program: Program, copies: Copies, workspaces: Mappin
         With what was measured alone. That counts for operations that call functions.
     copies : Copies
         The operations that were emitted for each.
-    workspaces : mapping from name to bytes
+    workspaces : mapping from name to Workspace
         As in `Recorded.workspaces`. Operations that are missing allocated nothing.
 
     Returns
     -------
-    dict from operation to bytes
-        For every operation of the step: the most of its copies; 0 where that is not worth counting.
+    dict from operation to Workspace
+        For every operation of the step: the most of its copies; nothing where that is not worth counting.
     """
     traced = {copy.name: op for op, many in copies.items() if op in program.node_of for copy in many}
-    found = dict.fromkeys(program.step.operations, 0)
+    found = dict.fromkeys(program.step.operations, NOTHING)
     for op, many in copies.items():
         for copy in many if op in program.node_of else ():
-            size = workspaces.get(copy.name, 0)
-            if size >= LEAST_BYTES:
+            own = workspaces.get(copy.name, NOTHING)
+            if own.bytes >= LEAST_BYTES:
                 owner = traced[_begins(copy, traced, workspaces)]
-                found[owner] = max(found[owner], size)
-    return found | {op: program.scratch.get(op, 0) for op in found if op.type in CALLS}
+                found[owner] = max(found[owner], own, key=lambda one: one.bytes)
+    return found | {op: program.scratch.get(op, NOTHING) for op in found if op.type in CALLS}
 
 
-def _begins(copy: tf.Operation, traced: Mapping[str, tf.Operation], workspaces: Mapping[str, int]) -> str:
+def _begins(copy: tf.Operation, traced: Mapping[str, tf.Operation], workspaces: Mapping[str, Workspace]) -> str:
     """The name of the first operation of the kernel whose last one is given: most are alone."""
     first = copy
     while first.type in ELEMENTWISE and first.inputs:
@@ -151,14 +154,15 @@ def _recorded(job: Job, schedule: Schedule) -> tuple[Copies, Recorded]:
     return told[-1], recorded
 
 
-def _tell(program: Program, learned: Mapping[tf.Operation, int]) -> None:
+def _tell(program: Program, learned: Mapping[tf.Operation, Workspace]) -> None:
     """Log what was learned beside what was measured alone: a line each at level debug."""
-    alone = program.scratch
-    other = [op for op, size in learned.items() if size != alone.get(op, 0)]
+    alone = {op: program.scratch.get(op, NOTHING).bytes for op in learned}
+    found = {op: own.bytes for op, own in learned.items()}
+    other = [op for op, size in found.items() if size != alone[op]]
     most = lambda sizes: format_bytes(max(sizes, default=0))  # noqa: E731 - a short callback
     log.info(
         "workspaces learned from a step: %d of %d operations take other memory than alone; the most is %s, alone %s",
-        len(other), len(learned), most(learned.values()), most(alone.values()),
+        len(other), len(found), most(found.values()), most(alone.values()),
     )  # fmt: skip
-    for op in sorted(other, key=lambda op: -learned[op]):
-        log.debug("%s %s takes %d bytes in a step, alone %d", op.type, op.name, learned[op], alone.get(op, 0))
+    for op in sorted(other, key=lambda op: -found[op]):
+        log.debug("%s %s takes %d bytes in a step, alone %d", op.type, op.name, found[op], alone[op])

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from ...allocator.workspace import Workspace
 from ...costs import cost_unit, op_costs
 from ...costs.workspace import ALONE_SECONDS, op_workspaces
 from ...device.distribution import Distribution
@@ -64,7 +65,10 @@ class Tracing:
             return replicas.first, replicas
 
     def subject(
-        self, traced: TracedStep, replicas: Replicas | None = None, known: Mapping[tf.Operation, int] | None = None
+        self,
+        traced: TracedStep,
+        replicas: Replicas | None = None,
+        known: Mapping[tf.Operation, Workspace] | None = None,
     ) -> Subject:
         """The nodes to plan, and their graph with costs.
 
@@ -73,7 +77,7 @@ class Tracing:
         traced : TracedStep
         replicas : Replicas, optional
             Nodes run on all of them.
-        known : mapping from operation to bytes, optional
+        known : mapping from operation to Workspace, optional
             What some operations take for themselves, where that is known already.
         """
         return self._subjects(traced, replicas, lambda program: [program], known or {})[0]
@@ -87,7 +91,7 @@ class Tracing:
         traced: TracedStep,
         replicas: Replicas | None,
         orders: Callable[[Program], list[Program]],
-        known: Mapping[tf.Operation, int],
+        known: Mapping[tf.Operation, Workspace],
     ) -> list[Subject]:
         with self.ledger.timed("trace"):
             batch = self.batch_size
@@ -105,18 +109,18 @@ class Tracing:
         return found
 
 
-def with_workspaces(subject: Subject, learned: Mapping[tf.Operation, int]) -> Subject:
-    """The same step, with other bytes that its operations take for themselves.
+def with_workspaces(subject: Subject, learned: Mapping[tf.Operation, Workspace]) -> Subject:
+    """The same step, whose operations take other memory for themselves.
 
     Parameters
     ----------
     subject : Subject
         Not one of replicas.
-    learned : mapping from operation to bytes
+    learned : mapping from operation to Workspace
         For every operation of the step.
     """
     program, costs = subject.program, subject.op_costs
-    scratch = {op: size for op, size in learned.items() if size}
+    scratch = {op: own for op, own in learned.items() if own.bytes}
     again = build_program(program.step, program.static, program.graph.name, scratch=scratch)
     by_node = again.node_costs(list(costs), np.array(list(costs.values())))
     graph = again.graph.with_costs(by_node, subject.graph.cost_unit)
@@ -139,9 +143,9 @@ def _with_late_updates(program: Program) -> list[Program]:
 
 
 def _costs(
-    step: TracedStep, static: StaticStep, device: Device, options: PlanOptions, known: Mapping[tf.Operation, int]
-) -> tuple[NDArray[np.float64], dict[tf.Operation, int]]:
-    """Of each operation its cost, and the bytes that its kernel takes for itself: known, or measured if it can be."""
+    step: TracedStep, static: StaticStep, device: Device, options: PlanOptions, known: Mapping[tf.Operation, Workspace]
+) -> tuple[NDArray[np.float64], dict[tf.Operation, Workspace]]:
+    """Of each operation its cost, and what its kernel takes for itself: known, or measured if it can be."""
     copies = [static.operations[op] for op in step.operations]
     tell = None
     if options.progress is not None:
@@ -157,5 +161,6 @@ def _costs(
         progress=tell,
         time_budget=POLICY.alone_seconds if can_learn(device, options) else ALONE_SECONDS,
     )
-    scratch = dict(zip(unknown, alone.tolist(), strict=True)) | {op: known[op] for op in step.operations if op in known}
-    return costs, {op: size for op, size in scratch.items() if size}
+    scratch = {op: Workspace(after=(size,)) for op, size in zip(unknown, alone.tolist(), strict=True)}
+    scratch |= {op: known[op] for op in step.operations if op in known}
+    return costs, {op: own for op, own in scratch.items() if own.bytes}

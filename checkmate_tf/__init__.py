@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import callbacks
     from .errors import (
         BatchSizeError,
         BudgetError,
@@ -62,6 +63,7 @@ __all__ = [
     "SolveOptions",
     "StrategyError",
     "TraceError",
+    "callbacks",
     "compile",
     "evaluate",
     "gradient_function",
@@ -76,7 +78,8 @@ __all__ = [
     "write_graph",
 ]
 
-_LAZY = {
+_LAZY: dict[str, str | None] = {
+    "callbacks": None,  # a module
     "Graph": "graph",
     "Plan": "plan",
     "Report": "report",
@@ -103,7 +106,9 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of these
     def __getattr__(name: str) -> Any:
         if name not in _LAZY:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(f".{_LAZY[name]}", __name__), name)
+        module = _LAZY[name]
+        value = import_module(f".{module or name}", __name__)
+        value = value if module is None else getattr(value, name)
         globals()[name] = value
         return value
 

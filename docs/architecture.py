@@ -46,6 +46,7 @@ ROOMS = {
     "device": "The device that trains: its allocator is measured. Children train under hard limits.",
     "fit": "Fits a plan to a device: solve, run, correct. A pure core decides, the rest carries it out.",
     "keras": "What Keras users call. It stands in for their training step and plans when data arrives.",
+    "callbacks": "A Keras callback: `fit` trains within a budget, and logs what it takes.",
     "profiles": "Measured times of a model over batch sizes. They are kept in files to share.",
     "check": "Does everything hold on a machine? One command looks at each device, in processes of their own.",
     "largest_batch": "The largest batch that trains in a memory. It is found by proof, and verified by trial.",
@@ -129,7 +130,7 @@ def write_page() -> None:
 LAYERS = {
     "TensorFlow in": ("trace costs layers", "#fde3c4"),
     "pure Python and NumPy": ("", "#dbe8f8"),  # all others
-    "TensorFlow out": ("emit device fit keras", "#d5ecd0"),
+    "TensorFlow out": ("emit device fit keras callbacks", "#d5ecd0"),
     "all of it": ("profiles largest_batch checkmate_tf cli", "#eceaf4"),
 }
 WIDTH, HEIGHT, FLOOR, APART = 2.4, 0.5, 1.0, 2.7  # of a box; from floor to floor; from box to box

@@ -17,7 +17,7 @@ from ..files.schedules import read_schedule
 from ..fit.options import Planning, options_of, takes_planning
 from ..fit.pipeline import step_graph
 from ..graph import Graph
-from .controller import Controller, batch_errors, build_training
+from .controller import Controller, batch_errors, build_training, controller_of
 from .distribution import distribution_of
 from .first_batch import AtFirstBatch
 from .frameworks import as_called, framework_of, graphs_are_made, is_compiled
@@ -149,7 +149,7 @@ def compile(  # noqa: A001 - the name that the package offers
 
 def restore(model: keras.Model) -> keras.Model:
     """Undo `compile`: the model trains as it did before. The same object is returned."""
-    controller = getattr(model, "_checkmate_controller", None)
+    controller = controller_of(model)
     if controller is not None:
         controller.detach()
     return model
@@ -287,7 +287,7 @@ def _gradient_steps(
 
 def _plain_step(model: Any) -> Callable[[Any], Any]:
     """The model's own step, whether it was compiled for a budget or not."""
-    earlier = getattr(model, "_checkmate_controller", None)
+    earlier = controller_of(model)
     return earlier.plain_step if earlier else as_called(model, model.train_step)
 
 

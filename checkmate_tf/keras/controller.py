@@ -28,7 +28,7 @@ from .frameworks import compiled_with, graphs_are_made, in_thread
 from .jit import resolve_jit
 from .spec import open_batch, spec_of_tensors
 
-__all__ = ["Controller", "batch_errors", "build_training", "put"]
+__all__ = ["Controller", "batch_errors", "build_training", "controller_of", "put"]
 
 log = logging.getLogger("checkmate_tf")
 
@@ -366,6 +366,18 @@ class Controller:
         self.plans[key] = replace(planned, report=replace(report, training_peak_bytes=peak))
         put(self.model, "checkmate", self.report)
 
+    def begin_peak(self) -> None:
+        """Count the device's peak from now on. What it was so far is noted."""
+        self.watch()
+        device = self._device()
+        if device.measurable:
+            device.forget_peak(0)
+
+    def peak_bytes(self) -> int | None:
+        """The device's peak since `begin_peak`; None where the allocator keeps no statistics."""
+        device = self._device()
+        return device.peak_bytes() if device.measurable else None
+
     def _device(self) -> Device:
         return find_device() if self.distribution is None else self.distribution.device
 
@@ -403,6 +415,11 @@ class Controller:
         if self.key in self.plans:
             return self.plans[self.key].report
         return self.earlier[-1].report if self.earlier else None
+
+
+def controller_of(model: keras.Model) -> Controller | None:
+    """What stands in for a model's training step; None if the model was not compiled for a budget."""
+    return getattr(model, "_checkmate_controller", None)
 
 
 def put(model: keras.Model, name: str, value: Any) -> None:

@@ -42,10 +42,11 @@ MAY_IMPORT = {
     "device": "errors report trace allocator",
     "fit": f"{VALUES} version allocator strategies trace costs emit device",
     "keras": f"{VALUES} strategies trace costs emit device fit",
+    "callbacks": f"{VALUES} fit keras",
     "profiles": f"{VALUES} trace costs layers keras",
     "check": f"{VALUES} costs device fit keras",
     "largest_batch": f"{VALUES} strategies costs layers device keras",
-    "checkmate_tf": f"{VALUES} version strategies layers keras largest_batch",
+    "checkmate_tf": f"{VALUES} version strategies layers keras callbacks largest_batch",
     "cli": "everything",
 }
 

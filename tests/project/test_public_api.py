@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import operator
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ NAMES = {
         "compile", "evaluate", "gradient_function", "keep_all", "layer_graph", "max_batch_size", "minimum_budget",
         "op_graph", "read_graph", "restore", "solve", "write_graph",
     ],
+    "modules": ["callbacks"],
 }  # fmt: skip
 
 OF_COMPILE = (
@@ -36,6 +38,7 @@ SIGNATURES = {
     "lower_bound=0.0, bound_order='fixed', seconds=0.0, origin='')",
     "SolveOptions": "(time_limit=60.0, gap=0.01, seed=0, solver='auto', memory_limit=None, settle=False, "
     "order='fixed', progress=None, moccasin=MoccasinOptions(copies=2, workers=0))",
+    "callbacks.MemoryBudget": f"(budget='auto', *, {OF_COMPILE}",
     "compile": f"(model, budget='auto', *, {OF_COMPILE}",
     "evaluate": "(graph, plan)",
     "gradient_function": f"(model, loss, budget='auto', *, {OF_COMPILE}",
@@ -68,7 +71,7 @@ def test_the_names():
 
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_the_signatures(name):
-    assert shape(getattr(checkmate_tf, name)) == SIGNATURES[name]
+    assert shape(operator.attrgetter(name)(checkmate_tf)) == SIGNATURES[name]
 
 
 def test_every_function_is_listed():

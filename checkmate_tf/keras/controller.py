@@ -453,11 +453,15 @@ def build_training(model: keras.Model, spec: Any, step: Callable[[Any], Any]) ->
 
 
 def _build_whole(optimizer: keras.Optimizer, variables: list[Any]) -> None:
-    """Make all slots or none: Keras calls an optimizer built before it has them all."""
+    """Make all slots or none: Keras calls an optimizer built before it has them all.
+
+    They get the names that they have when a step makes them.
+    """
     inner = getattr(optimizer, "inner_optimizer", None)  # of a LossScaleOptimizer
     before = [(o, o.built, list(o._variables)) for o in (optimizer, inner) if o is not None]
     try:
-        optimizer.build(variables)
+        with keras.name_scope(optimizer.name, caller=optimizer):
+            optimizer.build(variables)
     except BaseException:
         for o, built, kept in before:
             o.built = built

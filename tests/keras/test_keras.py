@@ -358,3 +358,22 @@ def test_what_keras_chooses_about_xla_is_kept(monkeypatch, caplog):
     assert model.jit_compile is True and model._checkmate_controller.options.jit_compile
     model = compile_quickly(make(DENSE), DENSE, operators="choose")
     assert model.jit_compile is False and "jit_compile is set to False" in caplog.text
+
+
+@pytest.mark.parametrize("optimizer", ["nadam", "adafactor", "lamb"])
+@pytest.mark.parametrize("batch_size", [None, 8])
+def test_variables_have_the_names_of_plain_training(optimizer, batch_size):
+    """Some have no name of their own, and get the optimizer's."""
+
+    def built():
+        inputs = keras.Input((8,), name="x")
+        model = keras.Model(inputs, keras.layers.Dense(4, name="y")(inputs))
+        model.compile(getattr(keras.optimizers, optimizer.capitalize())(name=optimizer), "mse")
+        return model
+
+    models = plain, ours = built(), built()
+    checkmate_tf.compile(ours, "1GB", batch_size=batch_size, costs="flops", verify=False, progress=False)
+    for model in models:
+        model.fit(np.zeros((8, 8), "float32"), np.zeros((8, 4), "float32"), batch_size=8, verbose=0)
+    paths = [[v.path for v in model.optimizer.variables] for model in models]
+    assert paths[0] == paths[1] and all(path.startswith(f"{optimizer}/") for path in paths[0])

@@ -375,5 +375,5 @@ def test_variables_have_the_names_of_plain_training(optimizer, batch_size):
     checkmate_tf.compile(ours, "1GB", batch_size=batch_size, costs="flops", verify=False, progress=False)
     for model in models:
         model.fit(np.zeros((8, 8), "float32"), np.zeros((8, 4), "float32"), batch_size=8, verbose=0)
-    paths = [[v.path for v in model.optimizer.variables] for model in models]
+    paths = [[v.path.removesuffix("_1") for v in model.optimizer.variables] for model in models]  # Keras counts names
     assert paths[0] == paths[1] and all(path.startswith(f"{optimizer}/") for path in paths[0])

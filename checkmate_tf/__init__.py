@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .graph import Graph
     from .keras.api import compile, gradient_function, op_graph, restore
     from .largest_batch.max_batch_size import max_batch_size
+    from .largest_batch.tradeoff import tradeoff
     from .layers.graph import layer_graph
     from .plan import Plan, evaluate
     from .report import Report
@@ -75,6 +76,7 @@ __all__ = [
     "read_graph",
     "restore",
     "solve",
+    "tradeoff",
     "write_graph",
 ]
 
@@ -97,6 +99,7 @@ _LAZY: dict[str, str | None] = {
     "read_graph": "files.graphs",
     "restore": "keras.api",
     "solve": "strategies",
+    "tradeoff": "largest_batch.tradeoff",
     "write_graph": "files.graphs",
 }
 _LAZY.update({name: "errors" for name in __all__ if name.endswith("Error")})

@@ -49,7 +49,7 @@ ROOMS = {
     "callbacks": "A Keras callback: `fit` trains within a budget, and logs what it takes.",
     "profiles": "Measured times of a model over batch sizes. They are kept in files to share.",
     "check": "Does everything hold on a machine? One command looks at each device, in processes of their own.",
-    "largest_batch": "The largest batch that trains in a memory. It is found by proof, and verified by trial.",
+    "largest_batch": "What a memory allows: the largest batch, by proof and by trial, and what each budget costs.",
     "checkmate_tf": "The public names. They load on first use.",
     "cli": "The command line. Options are declared in one file; each command has one of its own.",
 }

@@ -1,6 +1,6 @@
 """The command line, `checkmate-tf COMMAND`.
 
-Commands: demo, plan, graph, profile, solve, max-batch, operators, report, strategies, doctor, check.
+Commands: demo, plan, graph, profile, solve, max-batch, tradeoff, operators, report, strategies, doctor, check.
 
 Options are declared here; what a command does is in the module of its name, imported when it runs, so that help comes
 without TensorFlow.
@@ -359,6 +359,41 @@ def max_batch(
         form=form,
     )
     guarded(json, lambda: run_max_batch(command))
+
+
+@app.command()
+def tradeoff(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="As for plan: a name in keras.applications, a .keras file, or file.py:function; or a .json graph."
+        ),
+    ],
+    batch_size: BatchSize = None,
+    budgets: Annotated[int, typer.Option(min=2, help="How many, from the plain peak to the least.")] = 10,
+    costs: Costs = "profile",
+    time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds that solving may take, all together.")] = 30.0,
+    gap: Gap = 0.01,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the random search.")] = 0,
+    input_shape: InputShape = None,
+    classes: Classes = None,
+    optimizer: Optimizer = None,
+    loss: Loss = None,
+    plot: Annotated[Path | None, typer.Option(help="Write a picture here (PNG, PDF or SVG).")] = None,
+    json: Json = False,
+) -> None:
+    """Show what less memory costs: more computation for each of several budgets. Nothing is trained.
+
+    Exit status: 0 shown, 2 bad input.
+    """
+    from .console import guarded
+    from .tradeoff import TradeoffCommand, run_tradeoff
+
+    command = TradeoffCommand(
+        model=model, batch_size=batch_size, budgets=budgets, costs=costs, time_limit=time_limit, gap=gap, seed=seed,
+        input_shape=input_shape, classes=classes, optimizer=optimizer, loss=loss, plot=plot, json=json,
+    )  # fmt: skip
+    guarded(json, lambda: run_tradeoff(command))
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import keras
@@ -12,6 +13,7 @@ from ..errors import BatchSizeError, DynamicShapeError, ModelError
 from .frameworks import structs_of
 
 __all__ = [
+    "batch_bytes",
     "batch_of",
     "data_spec",
     "open_batch",
@@ -93,6 +95,12 @@ def open_batch(spec: Any) -> Any:
         return tf.TensorSpec([None, *t.shape[1:]] if t.shape.rank else [], t.dtype)
 
     return tf.nest.map_structure(opened, spec)
+
+
+def batch_bytes(spec: Any, batch_size: int) -> int:
+    """Bytes of a batch with an open first dimension."""
+    given = [t for t in tf.nest.flatten(spec) if t is not None]
+    return sum(math.prod(batch_size if d is None else d for d in t.shape) * t.dtype.size for t in given)
 
 
 def sample_of(data: Any, batch_size: int) -> list[Any] | None:

@@ -1,1 +1,1 @@
-"""The largest batch that trains in a memory: by proof, and by trial."""
+"""What a memory allows: the largest batch that trains in it, by proof and by trial, and what each budget costs."""

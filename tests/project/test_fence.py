@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "interchange": "files",
     "report": "errors units graph statements paging evaluator files draw plan schedule allocator",
     "solvers": "errors units",
-    "strategies": "errors units graph statements paging evaluator files plan schedule operators solvers numba_jit",
+    "strategies": "errors units graph statements paging evaluator files draw plan schedule operators solvers numba_jit",
     "trace": "errors graph allocator",
     "costs": "errors files trace",
     "layers": "errors units graph operators costs",

@@ -20,7 +20,7 @@ NAMES = {
     "values": ["Graph", "Plan", "Report", "STRATEGIES", "Schedule", "SolveOptions"],
     "functions": [
         "compile", "evaluate", "gradient_function", "keep_all", "layer_graph", "max_batch_size", "minimum_budget",
-        "op_graph", "read_graph", "restore", "solve", "write_graph",
+        "op_graph", "read_graph", "restore", "solve", "tradeoff", "write_graph",
     ],
     "modules": ["callbacks"],
 }  # fmt: skip
@@ -51,6 +51,8 @@ SIGNATURES = {
     "read_graph": "(path)",
     "restore": "(model)",
     "solve": "(graph, budget, strategy='checkmate', options=None)",
+    "tradeoff": "(model_or_graph, batch_size=None, *, budgets=10, costs='profile', time_limit=30.0, gap=0.01, seed=0, "
+    "input_spec=None, data=None, progress=None)",
     "write_graph": "(graph, path)",
 }
 

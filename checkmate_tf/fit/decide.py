@@ -100,7 +100,7 @@ def _first_placed(state: State) -> Action:
     hope = not limits.near_limit or error.minimum_bytes <= int(state.policy.hope * limits.most_bytes)
     if hope and not error.proven:
         return _least(state, error, strict)  # the model may be wrong: measuring decides
-    needed = int(state.policy.named * error.minimum_bytes / state.policy.placed) + 1
+    needed = state.policy.needed_bytes(error.minimum_bytes)
     if error.proven:
         text = f"{error}; as the device's allocator places values, the least known to do is {format_bytes(needed)}"
         return Refuse(InfeasibleBudgetError(text, limits.budget_bytes, needed, proven=True))

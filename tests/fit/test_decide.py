@@ -302,7 +302,7 @@ def test_where_no_schedule_fits_by_the_model_the_least_is_measured_unless_that_m
     limits = limits_for(int(0.9 * least), int(0.9 * least), modelled=True)
     actions, _ = carried_out(begin(limits, TRIES), allocator, Model(allocator))
     assert not measured(actions) and "as the device's allocator places them" in str(actions[-1].error)
-    assert actions[-1].error.minimum_bytes == int(POLICY.named * least / POLICY.placed) + 1
+    assert actions[-1].error.minimum_bytes == POLICY.needed_bytes(least)
     near = int(least / POLICY.sure) + 1  # above the goal by the model, and yet it may do
     actions, _ = carried_out(begin(limits_for(near, modelled=True), TRIES), allocator, Model(allocator))
     assert [a.strict for a in actions if isinstance(a, SolveLeast)] == [True]
@@ -462,3 +462,9 @@ def test_after_a_wrong_model_the_least_is_not_measured_again():
     tried = frozenset({(least.sequence.tobytes(), True)})
     state = State(limits_for(800_000), TRIES, 500_000, True, {True: 100_000}, attempts, tried=tried)
     assert isinstance(decide(state.solved(Solve(100_000), solver(100_000))), Refuse)
+
+
+def test_a_refusal_names_two_mib_more_at_least():
+    small, large = POLICY.needed_bytes(4 * 10**6), POLICY.needed_bytes(10**9)
+    assert small - 4 * 10**6 / POLICY.placed == pytest.approx(2 * 2**20, abs=1)
+    assert large == int(POLICY.named * 10**9 / POLICY.placed) + 1

@@ -180,7 +180,8 @@ def predicted_and_measured(planned: PlannedStep, network: Any, device: Device, o
     }
     resident = device.current_bytes()
     ready = POLICY.ready_batches(POLICY.ahead)
-    step = fed_as_by_fit(lambda *given: emit(program, plan, order, given), data, device, ready)
+    shapes = [t.shape for t in program.step.inputs]
+    step = fed_as_by_fit(lambda *given: emit(program, plan, order, given), data, device, ready, shapes=shapes)
     del data
     for _ in range(WARMING):
         step()

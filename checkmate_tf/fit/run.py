@@ -231,6 +231,7 @@ def runnable(job: Job, plan: Plan, order: Order, told: Callable[[Copies], None] 
     moved = moved_by_steps(program.step)
     if moved:
         raise NotMeasurable(f"steps read from or write to more than variables ({moved}), which cannot be undone")
-    inputs = [program.static.tensors[id(t)] for t in program.step.inputs]
-    batch = examples(inputs, job.options.sample)
-    return fed_as_by_fit(planned, batch, job.device, POLICY.ready_batches(job.options.prefetch), job.places)
+    traced = program.step.inputs
+    batch = examples([program.static.tensors[id(t)] for t in traced], job.options.sample)
+    ready = POLICY.ready_batches(job.options.prefetch)
+    return fed_as_by_fit(planned, batch, job.device, ready, job.places, [t.shape for t in traced])

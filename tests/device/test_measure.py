@@ -155,6 +155,33 @@ def test_measurements_are_fed_as_by_fit():
     assert float(fed_as_by_fit(lambda: tf.constant(1.0), [], Device("CPU:0", 10**9, measurable=False))()) == 1.0
 
 
+@pytest.mark.parametrize("device", ["CPU:0", "GPU:0"])
+def test_the_batch_dimension_is_open_as_in_fit(device):
+    seen = []
+    shapes = [tf.TensorShape([None, 2]), tf.TensorShape([])]
+    batch = [np.ones([4, 2], np.float32), np.float32(3)]
+    step = lambda x, y: seen.append((x.shape, y.shape)) or y * tf.reduce_sum(x)  # noqa: E731
+    run = fed_as_by_fit(step, batch, Device(device, 10**9, measurable=False), shapes=shapes)
+    assert float(run()) == 24.0
+    assert [[shape.as_list() for shape in pair] for pair in seen] == [[[None, 2], []]]
+
+
+def test_nothing_that_depends_on_the_batch_size_is_computed_beforehand():
+    """TensorFlow would keep it between steps, in measurements alone."""
+    device, batch = find_device(), [np.zeros([8, 1], np.float32)]
+    row = np.arange(2**18, dtype=np.float32)[None]
+    step = lambda x: tf.reduce_sum(tf.sin(x + tf.tile(row, [tf.shape(x)[0], 1])))  # noqa: E731
+    kept = []
+    for shapes in ([tf.TensorShape([None, 1])], []):
+        gc.collect()
+        before = device.current_bytes()
+        run = fed_as_by_fit(step, batch, device, 0, shapes=shapes)
+        run()
+        kept.append(device.current_bytes() - before)
+        del run
+    assert kept[0] < 2**22 and kept[1] >= 2**23
+
+
 @pytest.mark.parametrize("ready", [0, 1, 3])
 def test_as_many_batches_are_ready_as_are_asked_for(ready):
     """A batch of 16 MiB may get a piece of up to twice its size."""

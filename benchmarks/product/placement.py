@@ -165,7 +165,7 @@ def predicted_and_measured(planned: PlannedStep, network: Any, device: Device, o
     from checkmate_tf.emit.emit import emit
     from checkmate_tf.emit.ordering import Strict
     from checkmate_tf.fit.policy import POLICY
-    from checkmate_tf.trace.kernels import constants_of
+    from checkmate_tf.trace.kernels import constants_of, folded_bytes
 
     program, plan = planned.program, planned.schedule.plan
     strict = isinstance(order, Strict)
@@ -180,7 +180,8 @@ def predicted_and_measured(planned: PlannedStep, network: Any, device: Device, o
     }
     resident = device.current_bytes()
     ready = POLICY.ready_batches(POLICY.ahead)
-    shapes = [t.shape for t in program.step.inputs]
+    known = folded_bytes(program) > POLICY.folded * (planned.schedule.budget_bytes or 0)
+    shapes = [] if known else [t.shape for t in program.step.inputs]
     step = fed_as_by_fit(lambda *given: emit(program, plan, order, given), data, device, ready, shapes=shapes)
     del data
     for _ in range(WARMING):

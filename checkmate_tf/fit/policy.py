@@ -86,6 +86,9 @@ class FitPolicy:
         How many batches a device that is not the host holds while it trains: one in use, and one that comes.
     reserves : float
         Of the budget, at most, for these.
+    folded : float
+        Of the budget: where TensorFlow may keep more constants that only a known batch size makes constant, plans are
+        measured with a known one. Else with an open one: loops take up to a tenth more then.
     batches_named : float
         Of the budget: where batches that are kept ready take more, a refusal says how to keep fewer.
     tries_instead : int
@@ -142,6 +145,7 @@ class FitPolicy:
     batches: int = 8
     batches_on_device: int = 2
     reserves: float = 0.2
+    folded: float = 0.02
     batches_named: float = 0.1
     tries_instead: int = 2
     host_share: float = 0.5

@@ -23,7 +23,7 @@ from ..errors import InfeasibleBudgetError, JitCompileError, PlanError
 from ..plan import Plan
 from ..report import Attempt, Peak, paged_of
 from ..schedule import Schedule, schedule_from_dict
-from ..trace.kernels import constants_of, kernels_of
+from ..trace.kernels import constants_of, folded_bytes, kernels_of
 from ..units import format_bytes
 from .decide import decide
 from .finding import Finder, bare
@@ -213,6 +213,10 @@ def measure(job: Job, plan: Plan, order: Order, most_bytes: int | None) -> Peak 
 def runnable(job: Job, plan: Plan, order: Order, told: Callable[[Copies], None] | None = None) -> Callable[[], Any]:
     """A step of a plan, fed as `fit` feeds it, with a batch of the user's data or with made-up data.
 
+    `fit` leaves the batch dimension open, or not: for arrays, that depends on whether a smaller batch is left over at
+    the end. Steps take more where it is open, but for constants that TensorFlow keeps where it is not. So where these
+    are large, it is not.
+
     Parameters
     ----------
     told : callable, optional
@@ -234,4 +238,6 @@ def runnable(job: Job, plan: Plan, order: Order, told: Callable[[Copies], None] 
     traced = program.step.inputs
     batch = examples([program.static.tensors[id(t)] for t in traced], job.options.sample)
     ready = POLICY.ready_batches(job.options.prefetch)
-    return fed_as_by_fit(planned, batch, job.device, ready, job.places, [t.shape for t in traced])
+    known = folded_bytes(program) > POLICY.folded * job.budget_bytes
+    shapes = [] if known else [t.shape for t in traced]
+    return fed_as_by_fit(planned, batch, job.device, ready, job.places, shapes)

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from ..allocator.sequence import Kernels
 from ..allocator.workspace import NOTHING
-from .ops import ELEMENTWISE, inputs_of
+from .ops import ELEMENTWISE, inputs_of, is_stateful
 from .products import products_of
 from .program import Program
 from .sums import grappler_sorts
 
-__all__ = ["constants_of", "kernels_of"]
+__all__ = ["constants_of", "folded_bytes", "kernels_of"]
 
 # Which output takes over the memory of a dying input of the same size.
 _TAKES_OVER = dict.fromkeys(ELEMENTWISE | {"Select", "SelectV2", "LogicalAnd", "LogicalNot", "LogicalOr"}, 0) | {
@@ -30,6 +30,24 @@ def constants_of(program: Program) -> list[int]:
     """Bytes of each large constant. TensorFlow allocates them when a step first runs, and keeps them."""
     sizes = (program.static.bytes_of(op.outputs[0]) or 0 for op in program.step.operations if op.type == "Const")
     return [size for size in sizes if size >= _LEAST_CONSTANT]
+
+
+def folded_bytes(program: Program) -> int:
+    """Bytes of what TensorFlow computes beforehand, and keeps, if it knows the batch size while it makes the graph.
+
+    That is what depends on constants and on the batch size alone. Small values do not count.
+    """
+    known: set[tf.Operation] = set()
+    kept = 0
+    for op in program.step.operations:
+        copy = program.static.operations.get(op)
+        if copy is not None and copy.type == "Const":
+            known.add(op)
+        elif op.inputs and not is_stateful(op) and all(t.op in known for t in op.inputs):
+            known.add(op)
+            size = sum(program.static.bytes_of(t) or 0 for t in op.outputs)
+            kept += size if size >= _LEAST_CONSTANT else 0
+    return kept
 
 
 def kernels_of(program: Program) -> Kernels:

@@ -198,6 +198,16 @@ def test_as_many_batches_are_ready_as_are_asked_for(ready):
     del run
 
 
+@pytest.mark.parametrize(("folded", "known"), [(10**8, True), (10**6, False)])
+def test_where_constants_are_large_the_batch_size_is_known(monkeypatch, folded, known):
+    """TensorFlow may keep them in `fit`, too."""
+    fed, real = [], run.fed_as_by_fit
+    monkeypatch.setattr(run, "fed_as_by_fit", lambda *given: fed.append(given[5]) or real(*given))
+    monkeypatch.setattr(run, "folded_bytes", lambda program: folded)
+    compile_quickly(make(DENSE), DENSE, verify=True, budget="1GB")
+    assert fed and all((shapes == []) is known for shapes in fed)
+
+
 @pytest.mark.parametrize("prefetch", [-1, 1.5, True, "2"])
 def test_a_pipeline_keeps_a_whole_number_of_batches(prefetch):
     model = make(DENSE)

@@ -145,7 +145,7 @@ class FitPolicy:
     batches: int = 8
     batches_on_device: int = 2
     reserves: float = 0.2
-    folded: float = 0.02
+    folded: float = 0.05
     batches_named: float = 0.1
     tries_instead: int = 2
     host_share: float = 0.5

@@ -82,7 +82,8 @@ def kernels_of(program: Program) -> Kernels:
                 pieces.append(max(1, round(size / element)) if element else 1)
             elements = [e for t in (*op.inputs, *op.outputs) if (e := _element_bytes(program, t))]
             outputs.append(len(sizes))
-            takes_over.append(_taking_over(program, op))
+            passed_on = program.static.passed_on.get(op)
+            takes_over.append(min(passed_on) if passed_on else _TAKES_OVER.get(op.type, -1))
             own = program.scratch.get(op, NOTHING)
             many = max(1, round(own.bytes / max(elements))) if elements else 1  # it keeps lists of its own
             workspace += [*own.before, *own.after] if many == 1 else [own.bytes // many] * many
@@ -107,17 +108,6 @@ def kernels_of(program: Program) -> Kernels:
         _integers(before),
         _integers(workspace),
     )
-
-
-def _taking_over(program: Program, op: tf.Operation) -> int:
-    """Which output takes over the memory of an input that dies; -1 if none does."""
-    static = program.static
-    passed_on, exchanged = static.passed_on.get(op), static.exchanged.get(op)
-    if passed_on:
-        return min(passed_on)
-    if exchanged:
-        return max(exchanged, key=lambda k: _bytes_of(program, op.outputs[k]))
-    return _TAKES_OVER.get(op.type, -1)
 
 
 def _bytes_of(program: Program, t: tf.Tensor) -> int:

@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from checkmate_tf.keras.controller import build_training
-from checkmate_tf.trace.kernels import kernels_of
 from checkmate_tf.trace.program import build_program
 from checkmate_tf.trace.sizes.loops import function_graph
 from checkmate_tf.trace.sizes.static import with_static_batch
@@ -68,22 +67,6 @@ def test_elements_that_a_loop_passes_on_are_those_of_the_list_that_it_was_given(
     static = _static(step)
     (loop,) = [op for op in step.operations if "While" in op.type and "gradient_tape" not in op.name]
     assert [static.bytes_of(loop.outputs[k]) for k in static.passed_on[loop]] == [INPUT]
-
-
-def test_lists_of_a_gradient_grow_while_those_of_the_loop_shrink():
-    """So they never take memory side by side: to the allocator, one takes over what the other had."""
-    step = _recurrent(keras.layers.SimpleRNN(UNITS, return_sequences=True))
-    static = _static(step)
-    forward, gradient = (op for op in step.operations if "While" in op.type)
-    assert not static.exchanged[forward], "it only adds"
-    (made,) = static.exchanged[gradient]
-    size = static.bytes_of(gradient.outputs[made])
-    assert size in (STATE, INPUT) and size in [static.bytes_of(t) for t in forward.outputs]
-    program = build_program(step, static, "recurrent", large_bytes=1)
-    kernels, node = kernels_of(program), program.node_of[gradient]
-    operation = kernels.operations[node] + program.nodes[node].index(gradient)
-    buffer = kernels.outputs[operation] + kernels.takes_over[operation]
-    assert (kernels.bytes[buffer], kernels.pieces[buffer]) == (size, STEPS)
 
 
 def test_zeros_like_a_list_take_memory_of_their_own():

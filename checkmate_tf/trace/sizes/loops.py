@@ -23,7 +23,6 @@ __all__ = [
     "pushes_back",
     "root_of",
     "step_of",
-    "taken_out",
     "trip_count",
 ]
 
@@ -104,16 +103,6 @@ def pushes_back(result: tf.Tensor) -> int:
         count += t.op.type == "TensorListPushBack"
         t = root_of(t.op.inputs[0])
     return count
-
-
-def taken_out(body: tf.Graph) -> set[int]:
-    """Variables of a loop that are lists, of which each round takes the last element out."""
-    found = set()
-    for k, (before, after) in enumerate(zip(body.inputs, body.outputs, strict=True)):
-        t = root_of(after)
-        if t.op.type == "TensorListPopBack" and t.value_index == 0 and root_of(t.op.inputs[0]) is before:
-            found.add(k)
-    return found
 
 
 def trip_count(condition: tf.Graph, body: tf.Graph, known: Sequence[np.ndarray | None]) -> int | None:

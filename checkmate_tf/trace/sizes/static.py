@@ -6,7 +6,7 @@ scratch graph. From these, TensorFlow's shape functions conclude all other shape
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,7 +21,7 @@ from ..ops import ELEMENTWISE, copy_attributes, inputs_of, is_stateful
 from ..order import topological
 from ..step import TracedStep
 from .learned import LEARNED, learn_shapes
-from .loops import copy_functions, function_graph, list_sizes, pushes_back, root_of, step_of, taken_out, trip_count
+from .loops import copy_functions, function_graph, list_sizes, pushes_back, root_of, step_of, trip_count
 from .shapes import inferred_shape
 from .variants import Variants, bytes_of, largest
 
@@ -45,7 +45,6 @@ class StaticStep:
         Bytes that variants hold: tensor lists and optionals. One that is missing has an unknown size.
     elements : dict from id(traced tensor) to what a list's elements look like, where it is known
     passed_on : dict from a traced loop to those of its outputs that are lists of what a given list holds
-    exchanged : dict from a traced loop to those of its outputs that are lists that grow while given ones shrink
     """
 
     graph: tf.Graph
@@ -54,7 +53,6 @@ class StaticStep:
     list_bytes: Mapping[int, int]
     elements: Mapping[int, tf.TensorSpec] = field(default_factory=dict)
     passed_on: Mapping[tf.Operation, set[int]] = field(default_factory=dict)
-    exchanged: Mapping[tf.Operation, set[int]] = field(default_factory=dict)
 
     def bytes_of(self, t: tf.Tensor) -> int | None:
         """Bytes of a traced tensor for the static batch; None if they cannot be known."""
@@ -85,10 +83,9 @@ def with_static_batch(step: TracedStep, shapes: list[tf.TensorShape]) -> StaticS
         for op in step.operations:
             if op not in emitter.operations:
                 emitter.emit(op)
-    variants = emitter.variants
+    variants, passed_on = emitter.variants, emitter.passed_on
     return StaticStep(
-        graph, emitter.operations, emitter.tensors, variants.list_bytes, variants.elements, emitter.passed_on,
-        emitter.exchanged,
+        graph, emitter.operations, emitter.tensors, variants.list_bytes, variants.elements, passed_on
     )  # fmt: skip
 
 
@@ -106,7 +103,7 @@ class _Emitter:
         Values that shapes alone decide.
     variants : Variants
         What lists and optionals hold.
-    passed_on, exchanged
+    passed_on
         As `StaticStep`.
     bound : bool
         A size that data decides is taken at its largest.
@@ -119,7 +116,6 @@ class _Emitter:
     variants: Variants
     bound: bool = False
     passed_on: dict[tf.Operation, set[int]] = field(default_factory=dict)
-    exchanged: dict[tf.Operation, set[int]] = field(default_factory=dict)
 
     def place(self, t: tf.Tensor, copy: tf.Tensor) -> None:
         self.tensors[id(t)] = copy
@@ -237,7 +233,6 @@ class _Emitter:
         last_read = [max((created.get(reader, 0) for reader in t.consumers()), default=-1) for t in op.outputs]
         sizes, passed_on = list_sizes(body, inner.variants.bytes_of, iterations, last_read)
         self.passed_on[op] = passed_on
-        self.exchanged[op] = self._exchanged(op, body, sizes)
         pushes = [pushes_back(t) for t in body.outputs]
         attribute = attr_value_pb2.AttrValue()
         results = zip(inputs_of(op), body.outputs, left, op.outputs, sizes, pushes, strict=True)
@@ -254,17 +249,6 @@ class _Emitter:
                 if before is not None and (iterations is not None or not pushed):
                     self.variants.lengths[id(result)] = before + pushed * (iterations or 0)
         return attribute
-
-    def _exchanged(self, op: tf.Operation, body: tf.Graph, sizes: Sequence[int | None]) -> set[int]:
-        """Outputs of a loop that are lists that grow while given ones shrink, which hold as much at least.
-
-        The gradient of a loop takes an element out of each of the loop's lists in each round. `sizes` are those of
-        `list_sizes`.
-        """
-        outer = inputs_of(op)
-        shrinking = [self.variants.list_bytes.get(id(outer[k])) or 0 for k in taken_out(body)]
-        growing = {k: size for k, size in enumerate(sizes) if size}
-        return set(growing) if 0 < sum(growing.values()) <= sum(shrinking) else set()
 
 
 def _emitter(graph: tf.Graph, bound: bool = False) -> _Emitter:

@@ -236,9 +236,9 @@ def fed_as_by_fit(
     places : sequence of str, optional
         The devices of replicas, each with its part of the inputs. By default all are on one device.
     shapes : sequence of tf.TensorShape, optional
-        Of the inputs while the step is traced; by default those of the batch. `fit` leaves the batch dimension open.
-        Where TensorFlow knows it, it computes constants beforehand that depend on nothing else, and keeps them: 34 MB
-        for the gradients of four Fourier transforms.
+        Of the inputs while the step is traced; by default those of the batch. With an open batch dimension loops take
+        up to a tenth more. With a known one TensorFlow computes constants beforehand that depend on nothing else, and
+        keeps them: 34 MB for the gradients of four Fourier transforms. `fit` has either.
 
     Notes
     -----

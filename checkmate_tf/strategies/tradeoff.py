@@ -21,7 +21,7 @@ from ..schedule import Schedule, keep_all
 from ..units import format_bytes
 from .checkmate import checkmate
 from .options import SolveOptions
-from .search.minimum_budget import minimum_budget
+from .search.minimum_budget import minimum_budget, proven_minimum
 
 __all__ = ["Offer", "Tradeoff", "tradeoff"]
 
@@ -73,7 +73,7 @@ class Tradeoff:
     graph : Graph
     offers : tuple of Offer
     impossible_bytes : int
-        No schedule fits a budget below this, by proof.
+        No schedule fits a budget below this, by proof; in any order where that was searched.
     least_bytes : int
         A schedule is known for this.
     batch_size : int or None
@@ -216,7 +216,8 @@ def tradeoff(
     tell = progress or (lambda done, total, text: None)
     plain = keep_all(graph)
     tell(0, budgets, "the least budget")
-    impossible, least, _ = minimum_budget(graph, _LEAST_SHARE * options.time_limit)
+    impossible = proven_minimum(graph, options.order)[0]
+    least = minimum_budget(graph, _LEAST_SHARE * options.time_limit)[1]
     sizes = [int(size) for size in np.linspace(plain.peak_bytes, min(least, plain.peak_bytes), budgets)]
     sizes = sorted(set(sizes), reverse=True)
     solved: list[tuple[int, Schedule | None, float]] = []

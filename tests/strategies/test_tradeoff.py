@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from bruteforce import least_cost
 from graphs import chain, resnet
@@ -15,6 +16,7 @@ from checkmate_tf.errors import BudgetError, InfeasibleBudgetError
 from checkmate_tf.schedule import keep_all
 from checkmate_tf.strategies import SolveOptions
 from checkmate_tf.strategies import tradeoff as module
+from checkmate_tf.strategies.search.minimum_budget import proven_minimum
 from checkmate_tf.strategies.tradeoff import Offer, Tradeoff, tradeoff
 
 EXACT = SolveOptions(time_limit=20, gap=0.0)
@@ -41,6 +43,16 @@ def test_budgets_fall_and_costs_rise():
     assert all(offer.schedule.peak_bytes <= offer.budget_bytes for offer in found.offers)
     assert all(offer.least_overhead <= offer.overhead + 1e-9 for offer in found.offers)
     assert found.impossible_bytes <= found.least_bytes <= sizes[-1]
+
+
+@pytest.mark.parametrize("order", ["fixed", "free"])
+def test_what_is_impossible_is_so_in_the_orders_that_are_searched(order):
+    """Pinned values prove more of the graph's own order than of any."""
+    graph = resnet(4)
+    graph = replace(graph, recompute_until=np.zeros(len(graph), np.int64))  # nothing may be computed again
+    assert proven_minimum(graph, "free")[0] < proven_minimum(graph, "fixed")[0]
+    found = tradeoff(graph, 2, SolveOptions(time_limit=2, order=order))
+    assert found.impossible_bytes == proven_minimum(graph, order)[0]
 
 
 def test_answers_serve_other_budgets(monkeypatch):

@@ -162,3 +162,20 @@ def test_workspaces_are_measured_in_each_process(monkeypatch):
         monkeypatch.setattr(workspace.tf, "device", lambda name: tf.init_scope())
         assert np.array_equal(workspace.op_workspaces([], device=where), [])
     assert asked == ["workspace in graphs a card"]
+
+
+@pytest.mark.parametrize(("queues", "expected"), [(True, 8e3), (False, 9.5e3)])
+def test_the_least_of_several_times_counts_on_a_gpu(monkeypatch, queues, expected):
+    """It serves processes by turns. On a CPU it is the lower quartile."""
+    timer = object.__new__(timed._OpTimer)
+    timer.queues, timer.repetitions = queues, 4
+    clock = [0.0]
+    takes = iter([0.01] * (1 + queues) + [0.01, 0.03, 0.008, 0.05])
+
+    def run():
+        clock[0] += next(takes)
+
+    monkeypatch.setattr(timed, "runner", lambda op, inputs: run)
+    monkeypatch.setattr(timed, "_wait", lambda outputs: None)
+    monkeypatch.setattr(timed, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    assert timer._microseconds(None, [], 1.0) == pytest.approx(expected)

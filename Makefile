@@ -6,7 +6,7 @@ SOLVER_TESTS := $(addprefix tests/strategies/test_,bound.py lifetimes.py milp.py
 TWO_AT_ONCE := --numprocesses 2 --dist worksteal
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-matrix pytest pytest-solvers pytest-others lint bench figures figures-full docs clean
+.PHONY: demo test test-all test-matrix pytest pytest-solvers pytest-others lint bench figures figures-full docs clean
 
 $(STAMP): setup.py
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "checkmate_tf needs Python 3.11 or later: make PYTHON=python3.11 ...")'
@@ -23,7 +23,11 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# What is marked `long` is for `test-all`: tests/conftest.py.
+test: MARKED = not long
 test: lint pytest
+
+test-all: lint pytest
 
 # OR-Tools solves in a process without TensorFlow (with it, it can crash): as the package does, so do its tests.
 # With RESULTS, a folder, outcomes are written there; MARKED chooses by markers.

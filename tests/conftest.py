@@ -1,5 +1,6 @@
 """Settings of the suite: an allocator that keeps statistics, caches of its own, and Grappler off on request.
 
+`make test` leaves out what is marked `long`: the same as a shorter test shows, with other models, or many seconds.
 Tests of 16-bit types are marked `sixteen_bits`. Where oneDNN is held below the processor (`ONEDNN_MAX_CPU_ISA`),
 TensorFlow still asks it for kernels of these types that it then lacks, and plain models fail: `-m "not sixteen_bits"`.
 """
@@ -30,11 +31,20 @@ def pytest_configure(config):
     text = "feature(group, name, refused='', note='', **cases): a row of the table of benchmarks/product/support.py"
     config.addinivalue_line("markers", text)
     config.addinivalue_line("markers", "sixteen_bits: runs kernels of 16-bit types; parameters that say so are marked")
+    config.addinivalue_line("markers", "long: not in `make test`; `only` or all `but` some of its parameters' names")
+
+
+def _is_among(name: str, only: tuple[str, ...] = (), but: tuple[str, ...] = ()) -> bool:
+    """Whether a parameter's name is one of `only`, or none of `but`."""
+    return name in only if only else name not in but
 
 
 def pytest_collection_modifyitems(items):
     """Results carry the features that their tests show; a marker with cases is for these parameters only."""
     for item in items:
+        for marker in list(item.iter_markers("long")):
+            if marker.kwargs and not _is_among(item.callspec.id, **marker.kwargs):
+                item.own_markers.remove(marker)
         given = item.callspec.params if hasattr(item, "callspec") else {}
         names = [getattr(value, "name", value) for value in given.values()]
         if any(isinstance(name, str) and name in SIXTEEN_BITS for name in names):
@@ -97,11 +107,10 @@ def fresh_keras():
     """Nothing left of earlier models."""
     import keras
 
-    if not gc.get_freeze_count():
-        gc.freeze()  # else each collection walks all that TensorFlow and Keras made when they were imported
     keras.backend.clear_session(free_memory=False)  # layers are numbered from the start, whatever ran before
     yield
     keras.backend.clear_session()  # collects garbage too
+    gc.freeze()  # what is left stays: TensorFlow, Keras, functions that TensorFlow keeps. No later collection walks it
 
 
 @pytest.fixture

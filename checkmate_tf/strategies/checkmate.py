@@ -50,7 +50,8 @@ _EASY = 0.5  # seconds in which easy budgets are done: best-first search starts 
 _RESERVE = 0.2  # of the time: kept for the least budget, which the error names, while there is no schedule
 _RESERVE_SECONDS = 1.0  # at least
 _WALKING = 0.05  # of the time, for greedy walks in an order
-_PATIENCE = 3.0  # seconds that it goes on in any case
+_PATIENCE = 3.0  # seconds that it goes on in any case,
+_PATIENCE_NODE = 0.01  # or so many for each node: in small graphs it has seen all that it will see by then
 _QUIET = 10.0  # seconds after which a bound that has not moved for half of the time is taken for done
 _ALONE = 3.0  # seconds after which the search leaves the processors to CP-SAT in a graph without a backward pass
 _TICK = 0.2  # seconds between two looks at its news
@@ -289,7 +290,7 @@ def _trains(graph: Graph) -> bool:
 
 
 def _stalled(history: list[tuple[float, float]], now: float, graph: Graph) -> bool:
-    if now < _PATIENCE:
+    if now < min(_PATIENCE, _PATIENCE_NODE * len(graph)):
         return False
     before = [cost for when, cost in history if when <= 0.75 * now]
     return bool(before) and before[-1] - history[-1][1] < _STALL * graph.base_cost

@@ -125,6 +125,7 @@ def walked(limit_mib=None, **asked):
     return found
 
 
+@pytest.mark.long(only=("1",))
 @pytest.mark.parametrize("seed", [0, 1])
 def test_an_allocator_that_grows(seed):
     found = walked(seed=seed, events=1500, freeing=0.4, most=24 * MIB)
@@ -136,6 +137,7 @@ def test_one_region():
     assert found["allocations"] > 500 and found["regions"] == 2 and found["whole"] > 50
 
 
+@pytest.mark.long
 def test_a_hard_limit():
     """It is full most of the time. What the model says does not fit fails (twice: each takes ten seconds).
 

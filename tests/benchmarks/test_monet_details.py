@@ -46,6 +46,7 @@ def test_a_course_begins_and_ends_with_the_step(monkeypatch):
     assert max(live for _, live in cell["plain_course"]) == cell["plain_bytes"]
 
 
+@pytest.mark.long
 def test_every_system_is_timed():
     cells = [asked("pace", system) for system in SYSTEMS]
     assert cells[-1]["outcome"] == "solved"  # ours: the others may find nothing in that time

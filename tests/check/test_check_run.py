@@ -197,6 +197,7 @@ def test_tensorflow_that_does_not_start(monkeypatch):
         check(Asked(), lambda *told: None, lambda line: None)
 
 
+@pytest.mark.long
 def test_real_children_on_the_cpu():
     """A limit holds, and a network trains within its budget as the plain one does."""
     silent = lambda *told: None  # noqa: E731

@@ -212,6 +212,7 @@ def test_how_a_child_failed():
     assert _explain(2, {"failed": "BudgetError", "text": "bad"}, "") == ("BudgetError: bad", False)
 
 
+@pytest.mark.long
 def test_a_child_trains_and_is_watched():
     heard = []
     run = asdict(Run("MobileNet", 32, 4, 5))

@@ -218,6 +218,7 @@ def test_a_pipeline_keeps_a_whole_number_of_batches(prefetch):
     assert not hasattr(model, "checkmate")
 
 
+@pytest.mark.long
 def test_plans_are_measured_with_the_batches_that_the_pipeline_keeps(monkeypatch):
     fed, real = [], run.fed_as_by_fit
     monkeypatch.setattr(run, "fed_as_by_fit", lambda *given: fed.append(given[3]) or real(*given))

@@ -175,6 +175,7 @@ print(json.dumps([planned.schedule.overhead, *found]))
 """
 
 
+@pytest.mark.long
 def test_a_training_step_is_replayed_exactly():
     """From the allocator's map, with its regions as they grew, and with one large one: each address, and the peak."""
     variables = {**os.environ, "TF_CPU_ALLOCATOR_USE_BFC": "true"}

@@ -161,6 +161,7 @@ print(found)
 """
 
 
+@pytest.mark.long
 def test_compile_keeps_reserves_for_the_batches_of_a_model():
     """As many as are ready at a time: arrays come one ahead, a pipeline as it says. Targets are too small to matter."""
     child = subprocess.run([sys.executable, "-c", TRAINED], capture_output=True, text=True, check=True)

@@ -42,6 +42,7 @@ def _assert_trains_equally(case):
     assert_same_state(plain, compiled)
 
 
+@pytest.mark.long(but=("dense", "sums", "unet", "subclassed", "sequential", "mixed"))
 @pytest.mark.feature("Models", "functional models", name=["residual", "unet", "separable", "sums", "dense"])
 @pytest.mark.feature("Models", "Sequential models", name="sequential")
 @pytest.mark.feature("Models", "subclassed models", name="subclassed")
@@ -57,6 +58,7 @@ def test_training_is_equal_bit_by_bit(name):
     _assert_trains_equally(CASES[name])
 
 
+@pytest.mark.long(but=("sums-loose", "sums-strict"))
 @pytest.mark.parametrize("strict", [False, True], ids=["loose", "strict"])
 @pytest.mark.parametrize("name", ["sums", "residual", "transformer"])
 def test_training_is_equal_with_grappler(monkeypatch, name, strict):
@@ -300,6 +302,7 @@ def test_no_two_copies_read_the_same(name):
         assert len(read) == len(copies), op.name
 
 
+@pytest.mark.long(only=("strict",))
 @pytest.mark.parametrize("strict", [False, True], ids=["loose", "strict"])
 def test_variables_are_assigned_when_nothing_reads_their_values(strict):
     """Or TensorFlow would copy them, and each step would find them elsewhere."""

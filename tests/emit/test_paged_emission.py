@@ -38,6 +38,7 @@ def trained():
     return json.loads(lines[-1][7:])
 
 
+@pytest.mark.long(only=("residual-with",))
 @pytest.mark.feature(
     "Training", "values that wait in the host's memory", note="two logical CPUs stand in for a GPU and its host"
 )

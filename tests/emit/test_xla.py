@@ -165,6 +165,7 @@ def test_checks_come_before_the_compiled_step():
     assert set(step(tf.constant(WIDE.batch + 1), *batch)) == {"accuracy", "loss"}
 
 
+@pytest.mark.long
 @pytest.mark.feature("XLA", "jit_compile=True on a CPU", note="equal to rounding")
 def test_a_model_with_jit_compile_trains_as_without_a_plan():
     plain, planned = (make(Case(lambda: dense_model(jit_compile=True), vectors)) for _ in range(2))

@@ -206,6 +206,7 @@ def test_choice_needs_less_memory_with_the_same_numbers(no_grappler):
     assert_same_state(model, plain)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["residual", "transformer"])
 def test_choice_is_no_worse_on_other_models(name, no_grappler):
     case = CASES[name]
@@ -222,6 +223,7 @@ def _codes_lose(monkeypatch, lost_bytes):
     says(monkeypatch, lambda job, predicted, strict: steady(predicted + (lost_bytes if job.subject.codes else 0)))
 
 
+@pytest.mark.long(only=("25.0",))
 @pytest.mark.parametrize("share", [0.5, 25.0])
 def test_codes_for_which_the_device_takes_more_than_they_save_are_taken_back(monkeypatch, no_grappler, share):
     peaks = peaks_of(VGG)
@@ -235,6 +237,7 @@ def test_codes_for_which_the_device_takes_more_than_they_save_are_taken_back(mon
     assert bool(chosen.encodings) == (len(chosen.schedule.graph) > len(default.schedule.graph))
 
 
+@pytest.mark.long
 def test_what_trains_over_the_budget_goes_on_without_codes_if_nothing_fits_with_them(monkeypatch, no_grappler):
     """Others take half of what the budget leaves above the least with codes and what they lose; all of it without."""
     plainly, coded = peaks_of(VGG), _peaks_with_codes(VGG)
@@ -327,6 +330,7 @@ def test_codes_are_decoded_when_the_gradient_comes():
         assert done.name.startswith("checkmate/done") and "gradient" in done.inputs[0].op.name
 
 
+@pytest.mark.long
 def test_gradients_of_a_loop_of_ones_own(no_grappler):
     model = make(VGG)
     x, y = VGG.data(VGG.batch)

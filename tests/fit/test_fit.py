@@ -114,6 +114,7 @@ def _deep():
 DEEP = Case(_deep, DENSE.data)
 
 
+@pytest.mark.long
 def test_each_plan_measured_in_vain_makes_the_next_save_more(monkeypatch):
     """Where one fits, another is worth a measurement for a percent of the step; after one in vain, for two."""
 
@@ -149,6 +150,7 @@ def test_an_unsteady_plan_gives_way_to_strict_order(monkeypatch):
     assert report.sure_bytes == report.measured_peak_bytes
 
 
+@pytest.mark.long
 def test_the_order_whose_next_schedule_costs_less_comes_first(monkeypatch):
     """Out of order pieces take as much again, in strict order just too much, and it takes little longer."""
 
@@ -169,6 +171,7 @@ def test_the_order_whose_next_schedule_costs_less_comes_first(monkeypatch):
     assert report.overhead == min(a.overhead for a in others[1:]) > first.overhead
 
 
+@pytest.mark.long
 @pytest.mark.feature("Faults", "out of memory while a plan is measured")
 def test_out_of_memory_while_measuring_plans_again(monkeypatch):
     measures(monkeypatch, None, 0)
@@ -243,6 +246,7 @@ def test_near_the_budget_others_with_the_least_known_peak_are_tried(monkeypatch,
     assert len({a.predicted_bytes for a in report.attempts}) == 1
 
 
+@pytest.mark.long
 @pytest.mark.feature("Faults", "out of memory while a plan is measured")
 def test_out_of_memory_every_time_is_refused(monkeypatch):
     measures(monkeypatch, None)

@@ -82,6 +82,7 @@ def test_where_it_is_done():
     assert not learned.can_learn(GPU, replace(options, verify=False))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("no_grappler")
 @pytest.mark.parametrize(("name", "batch"), [("residual", 256), ("unet", 512)])
 def test_training_is_equal_bit_by_bit(as_on_a_gpu, name, batch):
@@ -110,6 +111,7 @@ def test_plans_are_made_with_what_was_learned(as_on_a_gpu, takes):
     assert report.budget_bytes == int(0.8 * report.plain_peak_bytes), "a share of what the plain step takes"
 
 
+@pytest.mark.long
 def test_costs_stay_as_they_were(as_on_a_gpu, takes, monkeypatch):
     takes(MatMul=SIZE)
     costs = []
@@ -119,6 +121,7 @@ def test_costs_stay_as_they_were(as_on_a_gpu, takes, monkeypatch):
     assert as_on_a_gpu[0].graph.cost_unit == costs[0].graph.cost_unit
 
 
+@pytest.mark.long
 def test_what_was_learned_is_told_beside_what_was_measured_alone(as_on_a_gpu, takes, caplog):
     takes(MatMul=SIZE)
     with caplog.at_level(logging.DEBUG, "checkmate_tf"):
@@ -160,6 +163,7 @@ def test_a_step_that_runs_out_of_memory_is_tried_with_less(as_on_a_gpu, monkeypa
     assert all(a - b == int(POLICY.out_of_memory * report.budget_bytes) for a, b in pairwise(targets))
 
 
+@pytest.mark.long
 def test_where_no_schedule_fits_nothing_runs(as_on_a_gpu, monkeypatch):
     monkeypatch.setattr(learned, "_recorded", lambda *_: pytest.fail("it ran"))
     measures(monkeypatch, 0)
@@ -167,6 +171,7 @@ def test_where_no_schedule_fits_nothing_runs(as_on_a_gpu, monkeypatch):
         compile_quickly(make(DENSE), DENSE, verify=True, budget="100kB")
 
 
+@pytest.mark.long
 def test_the_same_plan_serves_an_equal_step(as_on_a_gpu, takes):
     """It is not learned again: the operations of the next trace have the same places."""
     takes(MatMul=SIZE, Tanh=SIZE)

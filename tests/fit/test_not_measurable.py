@@ -39,6 +39,7 @@ def _labels(samples):
     return rng.random((samples, 64, 8), np.float32), rng.integers(1, 5, (samples, 64))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loss", [_from_one, _asserted])
 def test_data_that_the_model_refuses(caplog, loss, no_grappler):
     case = Case(lambda: _model(loss), _labels, budget=0.95)
@@ -69,6 +70,7 @@ class Iterated(keras.Model):
         return super().train_step((x + next(self.more), y))
 
 
+@pytest.mark.long
 def test_iterators_are_not_moved_by_measuring():
     more = tf.data.Dataset.range(3).map(lambda k: tf.fill([64, 8], tf.cast(k, tf.float32)))
 
@@ -88,6 +90,7 @@ def test_iterators_are_not_moved_by_measuring():
     assert train(model, case) == train(plain, case)  # three steps: all that there are
 
 
+@pytest.mark.long
 def test_a_peak_over_the_budget_is_planned_for_though_no_plan_is_measured(monkeypatch):
     def refuse(*_):
         raise run.NotMeasurable("it fails")

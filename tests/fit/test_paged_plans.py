@@ -62,6 +62,7 @@ def hosted(monkeypatch):
     return asked
 
 
+@pytest.mark.long
 def test_values_wait_on_the_host_where_that_costs_less(hosted, no_grappler):
     plain, model = make(CASE), make(CASE)
     compile_quickly(model, CASE, **ROOFLINE)
@@ -106,6 +107,7 @@ def test_a_refusal_names_the_least_of_both_ways(hosted):
     assert 100_000 < refused.value.minimum_bytes <= 1.05 * least
 
 
+@pytest.mark.long(but=("never", "codes"))
 @pytest.mark.parametrize(
     "options",
     [
@@ -164,6 +166,7 @@ def test_steps_that_take_longer_are_not_taken(hosted, monkeypatch):
     assert report.paged is None and any(a.copies for a in report.attempts)
 
 
+@pytest.mark.long(only=("0.6",))
 @pytest.mark.parametrize("share", [0.03, 0.6])
 def test_a_peak_over_the_budget_while_training_plans_again(hosted, monkeypatch, no_grappler, share):
     """With copies if that fits, or else without."""
@@ -188,6 +191,7 @@ def test_a_plan_serves_an_equal_step_again(hosted):
     tf.function(second.emit, autograph=False)([tf.ones([1024, 64])])
 
 
+@pytest.mark.long
 def test_a_saved_schedule_with_copies(hosted, tmp_path):
     path = tmp_path / "paged.json"
     model = make(CASE)
@@ -232,6 +236,7 @@ def test_refused(page):
         checkmate_tf.compile(make(DENSE), 0.8, batch_size=16, page=page)
 
 
+@pytest.mark.long
 def test_gradients_of_a_loop_of_ones_own(hosted, no_grappler):
     x, y = CASE.data(CASE.batch)
     options = {"batch_size": CASE.batch, "verify": False, "progress": False, "time_limit": 5, "costs": "roofline"}

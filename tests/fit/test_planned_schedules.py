@@ -224,6 +224,7 @@ def test_a_refused_schedule_leaves_the_model_as_it_was(tmp_path):
     assert not hasattr(model, "checkmate") and "train_step" not in vars(model)
 
 
+@pytest.mark.long
 def test_a_refusal_keeps_nothing_of_its_caller():
     """Else the data of a model that was refused would be in memory until the garbage is collected."""
 

@@ -27,6 +27,7 @@ pytestmark = [
 WIDE = replace(DENSE, batch=2048)
 
 
+@pytest.mark.long
 def test_the_measured_peak_is_within_the_budget():
     device = find_device()
     model = make(WIDE)

@@ -54,6 +54,7 @@ def _with_losses():
     return model
 
 
+@pytest.mark.long
 def test_the_same_optimizer_with_another_argument():
     case = Case(_weighted, DENSE.data, budget=0.8)
     plain, model = make(case), make(case)
@@ -65,6 +66,7 @@ def test_the_same_optimizer_with_another_argument():
     assert_same_state(plain, model)
 
 
+@pytest.mark.long
 def test_the_same_optimizer_where_layers_have_the_losses():
     case = Case(_with_losses, lambda samples: (DENSE.data(samples)[0], None), budget=0.8)
     plain, model = make(case), make(case)
@@ -101,6 +103,7 @@ def test_terms_are_added_in_the_order_of_the_plain_step_when_grappler_was_set_of
     assert_same_state(plain, model)
 
 
+@pytest.mark.long
 def test_grappler_may_be_set_on_and_off_while_the_model_trains(request):
     """The train function that was traced for one order gives way, and the report is that of the plan that runs."""
     case = Case(_sums_of_three, DENSE.data, budget=0.8)
@@ -118,6 +121,7 @@ def test_grappler_may_be_set_on_and_off_while_the_model_trains(request):
     assert len(controller.plans) == 4
 
 
+@pytest.mark.long
 def test_operations_may_become_deterministic_while_the_model_trains(request):
     """TensorFlow has other operations for some losses then, in the plain step, too."""
     request.getfixturevalue("no_grappler")
@@ -168,6 +172,7 @@ def test_an_optimizer_that_was_replaced_is_let_go():
     assert model.checkmate.attempts == before.attempts and len(model._checkmate_controller.plans) == 1
 
 
+@pytest.mark.long(only=("labels",))
 @pytest.mark.parametrize("given", ["weights", "labels"])
 def test_unseeded_noise_is_the_plain_models_where_fit_plans(no_grappler, given):
     """Keras draws it from a generator of the thread."""
@@ -219,6 +224,7 @@ def test_the_report_is_that_of_the_plan_that_trains(monkeypatch):
     assert [p.report.exceeded_bytes for p in model._checkmate_controller.plans.values()] == [(over,), ()]
 
 
+@pytest.mark.long(only=("True",))
 @pytest.mark.parametrize("first", [True, False])
 def test_another_jit_compile(first):
     model = make(DENSE)

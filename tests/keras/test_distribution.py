@@ -34,6 +34,7 @@ def mirrored():
     return result_of(start("mirrored"))
 
 
+@pytest.mark.long
 @pytest.mark.feature("Many devices and machines", "`MirroredStrategy`, two logical CPUs")
 def test_mirrored_training_is_equal_bit_by_bit(mirrored):
     """Variables and slots are compared in the child; the last batch of `fit` is smaller."""
@@ -70,6 +71,7 @@ def test_what_cannot_be_planned_for_replicas_is_refused(mirrored):
     assert "planned for 8 on each of 2: give fit a batch_size of at most 16" in mirrored["too large"]
 
 
+@pytest.mark.long
 @pytest.mark.feature(
     "Many devices and machines",
     "`MultiWorkerMirroredStrategy`, two processes, a loop of one's own",

@@ -96,6 +96,7 @@ def test_an_iterator_lives_as_long_as_the_one_that_it_replaces():
     assert not feed._held
 
 
+@pytest.mark.long
 def test_fit_on_arrays_makes_one_batch_ahead():
     x, y = _data()
     model = _compiled()
@@ -112,11 +113,13 @@ def test_fit_on_arrays_makes_one_batch_ahead():
     assert_same_state(plain, model)
 
 
+@pytest.mark.long
 def test_where_the_user_says_that_more_are_ready_more_are():
     x, y = _data(6)
     assert _held(_compiled(prefetch=4), x, y, batch_size=BATCH) >= 2
 
 
+@pytest.mark.long
 def test_a_pipeline_has_room_before_its_first_step():
     """It keeps seven batches. There was room for two, since arrays were expected.
 
@@ -140,6 +143,7 @@ def test_a_pipeline_has_room_before_its_first_step():
     assert model.checkmate.replanned == tight
 
 
+@pytest.mark.long
 def test_a_pipeline_that_fits_changes_nothing():
     data = tf.data.Dataset.from_tensor_slices(_data(3)).batch(BATCH, drop_remainder=True).prefetch(6)
     model = _compiled("1GB")

@@ -98,24 +98,28 @@ FITS = {
 }
 
 
+@pytest.mark.long(but=("arrays", "tf.data", "endless", "generator"))
 @pytest.mark.feature("Training", "compile without a batch size", note="plans at the first batch")
 @pytest.mark.parametrize("name", FITS)
 def test_the_numbers_are_those_of_plain_training(name):
     _same(FITS[name])
 
 
+@pytest.mark.long(but=("arrays",))
 @pytest.mark.feature("Training", "compile without a batch size", note="plans at the first batch")
 @pytest.mark.parametrize("name", ["arrays", "tf.data", "tf.data of full batches", "endless", "one by one"])
 def test_several_steps_per_execution(name):
     _same(FITS[name], SEVERAL)
 
 
+@pytest.mark.long(but=("subclassed",))
 @pytest.mark.parametrize("name", ["subclassed", "branches", "own_step", "residual", "transformer"])
 def test_models(name):
     case = CASES[name]
     _same(lambda model: train(model, case, 2, epochs=2, shuffle=True), case, case.batch)
 
 
+@pytest.mark.long
 def test_data_of_fewer_samples_than_a_batch():
     model = _same(lambda m: m.fit(X[:9], Y[:9], batch_size=BATCH, epochs=2, verbose=0).history, batch=9)
     assert model.checkmate.budget_bytes == int(DENSE.budget * model.checkmate.plain_peak_bytes)
@@ -129,6 +133,7 @@ def test_the_train_function_is_traced_once(monkeypatch):
     assert len(traced) == 1
 
 
+@pytest.mark.long
 def test_a_plan_is_measured_with_the_values_of_the_first_batch():
     model = _attached(verify=True, budget="1GB")
     model.fit(X, Y, batch_size=BATCH, shuffle=False, verbose=0)
@@ -171,6 +176,7 @@ def test_a_budget_that_nothing_fits_restores_the_model():
     assert model.checkmate.recomputations > 0
 
 
+@pytest.mark.long
 def test_a_refusal_says_what_data_takes():
     data = tuple(np.concatenate([a] * 400) for a in (X, Y))
     model = _attached(verify=True, budget=find_device().current_bytes() + 5_000_000, time_limit=1)
@@ -184,12 +190,14 @@ def test_ragged_batches_restore_the_model():
     _fails(_attached(), ModelError, lambda m: m.fit(tf.data.Dataset.from_tensors((x, Y[:BATCH])), verbose=0))
 
 
+@pytest.mark.long
 def test_sizes_that_change_from_batch_to_batch_restore_the_model():
     spec = tf.TensorSpec([None, None, 8]), tf.TensorSpec([None], tf.int64)
     data = tf.data.Dataset.from_generator(_generator, output_signature=spec)
     _fails(_attached(), DynamicShapeError, lambda m: m.fit(data, verbose=0))
 
 
+@pytest.mark.long
 def test_planning_that_is_interrupted_begins_anew_at_the_next_batch(monkeypatch):
     plain, model = make(DENSE), _attached()
 
@@ -217,6 +225,7 @@ def test_a_model_that_is_restored_before_the_first_batch():
     assert train(model, DENSE) == train(plain, DENSE)
 
 
+@pytest.mark.long(only=("True",))
 @pytest.mark.parametrize("ours", [False, True])
 def test_a_model_that_is_compiled_again_before_the_first_batch(ours):
     def action(model):
@@ -229,6 +238,7 @@ def test_a_model_that_is_compiled_again_before_the_first_batch(ours):
     assert model.checkmate.asked.startswith("80%" if ours else "70%")
 
 
+@pytest.mark.long
 def test_a_model_that_is_compiled_again_after_the_first_batch():
     def action(model):
         first = FITS["arrays"](model)
@@ -247,6 +257,7 @@ def test_a_model_that_is_saved_before_the_first_batch(tmp_path):
         np.testing.assert_array_equal(mine, theirs)
 
 
+@pytest.mark.long(only=("one by one",))
 @pytest.mark.parametrize("name", ["fit", "one by one"])
 def test_a_larger_batch_is_planned_for_when_it_comes(name, caplog):
     def action(model):
@@ -324,6 +335,7 @@ def test_a_gradient_function_plans_at_the_first_call(caplog):
     assert caplog.text.count("planning again") == 1
 
 
+@pytest.mark.long
 def test_a_gradient_function_that_is_refused_is_asked_again():
     ours = _gradients(make(DENSE), "50kB", 1)
     for _ in range(2):
@@ -348,6 +360,7 @@ def test_the_log_and_the_bars_tell_that_planning_begins(caplog):
     assert stages and "the first batch has 16 samples: planning for that" in caplog.text
 
 
+@pytest.mark.long
 def test_arrays_are_held_to_one_batch_ahead_and_pipelines_are_not():
     for fit, told in (("arrays", False), ("tf.data", True)):
         model = _attached(verify=True, budget=find_device().current_bytes() + 10**8)

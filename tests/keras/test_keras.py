@@ -72,6 +72,7 @@ def test_callbacks(tmp_path):
     _both(action)
 
 
+@pytest.mark.long(only=("sample_weight",))
 @pytest.mark.feature("Training", "class and sample weights", note="plans again")
 @pytest.mark.parametrize("given", ["sample_weight", "class_weight"])
 def test_weights_plan_again_by_themselves(given):
@@ -146,6 +147,7 @@ def test_generator_data():
     _both(lambda model: model.fit(batches(), steps_per_epoch=3, verbose=0).history)
 
 
+@pytest.mark.long
 def test_running_eagerly_is_left_alone():
     case = Case(lambda: dense_model(run_eagerly=True), DENSE.data)
     _, compiled = _pair(case)
@@ -184,6 +186,7 @@ def test_the_same_object_comes_back():
     assert checkmate_tf.restore(model) is model
 
 
+@pytest.mark.long
 def test_compiling_changes_no_variable():
     plain, compiled = make(DENSE), make(DENSE)
     for model in (plain, compiled):  # so that optimizer slots and metrics exist
@@ -196,6 +199,7 @@ def test_compiling_changes_no_variable():
     assert all(before[k].tobytes() == after[k].tobytes() for k in before)
 
 
+@pytest.mark.long(only=("False",))
 @pytest.mark.parametrize("buildable", [True, False])
 def test_variables_of_losses_and_metrics_are_made_before_tracing(monkeypatch, buildable):
     """A step that creates variables is traced twice."""
@@ -213,6 +217,7 @@ def test_variables_of_losses_and_metrics_are_made_before_tracing(monkeypatch, bu
     assert_same_state(plain, model)
 
 
+@pytest.mark.long(only=("own_step",))
 @pytest.mark.parametrize("name", ["dense", "own_step"])
 def test_restore_undoes_everything(name):
     case = CASES[name]
@@ -242,6 +247,7 @@ def test_restore_keeps_a_train_step_set_on_the_instance():
     assert model.train_step is own
 
 
+@pytest.mark.long
 def test_compiling_twice():
     plain, compiled = _pair()
     first = compiled.checkmate
@@ -253,6 +259,7 @@ def test_compiling_twice():
     assert "train_step" not in vars(compiled)
 
 
+@pytest.mark.long(only=("False",))
 @pytest.mark.parametrize("again", [False, True])
 def test_another_optimizer_afterwards(again):
     plain, compiled = _pair()
@@ -266,6 +273,7 @@ def test_another_optimizer_afterwards(again):
     assert not compiled.jit_compile
 
 
+@pytest.mark.long
 @pytest.mark.feature("Models", "trainable switched after compile", note="plans again")
 def test_freezing_a_layer_afterwards():
     plain, compiled = _pair()
@@ -277,6 +285,7 @@ def test_freezing_a_layer_afterwards():
     assert_same_state(plain, compiled)
 
 
+@pytest.mark.long
 @pytest.mark.feature("Training", "two compiled models in one process")
 def test_two_models_in_one_process():
     cases = DENSE, CASES["subclassed"]
@@ -313,6 +322,7 @@ def _function(model, loss, case, **options):
     return checkmate_tf.gradient_function(model, loss, **settings | {"batch_size": case.batch} | options)
 
 
+@pytest.mark.long(but=("dense", "large_dense"))
 @pytest.mark.feature("Training", "training loops of one's own (gradient_function)")
 @pytest.mark.parametrize("name", ["dense", "regularized", "unet", "large_dense"])
 def test_gradient_function_equals_a_tape(name):
@@ -360,6 +370,7 @@ def test_what_keras_chooses_about_xla_is_kept(monkeypatch, caplog):
     assert model.jit_compile is False and "jit_compile is set to False" in caplog.text
 
 
+@pytest.mark.long(but=("None-nadam", "8-nadam"))
 @pytest.mark.parametrize("optimizer", ["nadam", "adafactor", "lamb"])
 @pytest.mark.parametrize("batch_size", [None, 8])
 def test_variables_have_the_names_of_plain_training(optimizer, batch_size):

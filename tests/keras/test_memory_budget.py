@@ -29,6 +29,7 @@ def bare(history):
     return {name: values for name, values in history.items() if name not in LOGGED}
 
 
+@pytest.mark.long(only=("residual",))
 @pytest.mark.feature("Training", "the callback `MemoryBudget`")
 @pytest.mark.parametrize("name", ["residual", "dense"])
 def test_training_is_equal_bit_by_bit(name):
@@ -108,6 +109,7 @@ def test_bad_arguments_are_refused_at_once(options, error):
         MemoryBudget(**options)
 
 
+@pytest.mark.long(only=("None",))
 @pytest.mark.parametrize("batch_size", [None, DENSE.batch])
 def test_a_budget_that_is_too_small_leaves_the_model_as_it_was(batch_size):
     plain, model = make(DENSE), make(DENSE)

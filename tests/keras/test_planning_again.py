@@ -36,6 +36,7 @@ def test_a_peak_over_the_budget_while_training_plans_again(monkeypatch, no_grapp
     assert "planned again" in str(report) and report.attempts[: len(first.attempts)] == first.attempts
 
 
+@pytest.mark.long
 def test_what_others_took_before_training_is_not_planned_for():
     """Another model that trained, say: the allocator's record goes on from it."""
     device, model = find_device(), make(DENSE)
@@ -48,6 +49,7 @@ def test_what_others_took_before_training_is_not_planned_for():
     assert not report.replanned and not report.exceeded_bytes and 0 < report.training_peak_bytes <= budget
 
 
+@pytest.mark.long
 def test_a_strict_plan_is_made_anew_in_strict_order(monkeypatch, no_grappler):
     def measure(job, plan, order, most_bytes):
         return steady(evaluate(job.subject.graph, plan).peak_bytes * (1 if order == Strict() else 10))
@@ -74,6 +76,7 @@ def test_after_a_peak_over_the_budget_the_order_is_strict(monkeypatch, no_grappl
     assert anew and all(a.strict for a in anew)
 
 
+@pytest.mark.long
 def test_planning_again_ends(monkeypatch, caplog):
     measures(monkeypatch, 0)
     model = make(DENSE)
@@ -103,6 +106,7 @@ def _crowded_after_planning(monkeypatch, budget, share, limit_bytes=None):
     return model, report
 
 
+@pytest.mark.long(only=("0.995",))
 @pytest.mark.parametrize("share", [1.05, 0.995])
 def test_room_is_made_for_data_before_training(monkeypatch, no_grappler, share):
     plain = make(DENSE)
@@ -114,6 +118,7 @@ def test_room_is_made_for_data_before_training(monkeypatch, no_grappler, share):
     assert model.checkmate.predicted_peak_bytes < first.predicted_peak_bytes
 
 
+@pytest.mark.long
 def test_data_that_fits_is_not_planned_for(monkeypatch):
     model, first = _crowded_after_planning(monkeypatch, 0.95, 0.985)
     train(model, DENSE)
@@ -140,6 +145,7 @@ def test_data_without_room_is_refused_below_a_hard_limit(monkeypatch):
     assert all((a == b.numpy()).all() for a, b in zip(before, model.trainable_variables, strict=True))
 
 
+@pytest.mark.long(only=("3.8-1000000000000",))
 @pytest.mark.parametrize(("share", "limit_bytes"), [(1.004, None), (3.8, 10**12)])
 def test_data_without_room_is_warned_of_once(monkeypatch, caplog, share, limit_bytes):
     """Over the budget, but no hard limit is near, which here is 1.1 times the budget: it trains."""

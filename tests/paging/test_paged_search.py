@@ -93,6 +93,7 @@ def test_with_a_fast_engine_nothing_is_computed_again():
     assert solve(graph, budget, options=SolveOptions(time_limit=3.0)).overhead > 0.02
 
 
+@pytest.mark.long
 def test_with_a_slow_engine_it_is_the_schedule_without_copies():
     graph = resnet(12)
     budget = share_of(graph, 0.5)
@@ -103,6 +104,7 @@ def test_with_a_slow_engine_it_is_the_schedule_without_copies():
     assert schedule.lower_bound <= schedule.cost
 
 
+@pytest.mark.long
 def test_what_is_proved_is_about_the_order_that_was_asked_for():
     graph = resnet(12)
     whole = with_host(graph, 1e-6, 1e-6, least_bytes=1)

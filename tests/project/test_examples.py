@@ -56,6 +56,7 @@ def test_there_are_examples():
     assert NOTEBOOKS
 
 
+@pytest.mark.long(but=("two_replicas.py",))
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_runs_and_reports(name, tmp_path):
     printed = output_of(EXAMPLES / name, folder=tmp_path)
@@ -68,6 +69,7 @@ def test_a_script_is_short(name):
     assert len((EXAMPLES / name).read_text(encoding="utf-8").splitlines()) < MOST_LINES
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_the_cells_of_a_notebook_run_in_order(name, tmp_path):
     printed = output_of(__file__, name, folder=tmp_path)

@@ -212,6 +212,7 @@ def test_ragged_and_sparse_data(trained):
     _refused(trained, ModelError, "dense", data=ragged, batch_size=4)
 
 
+@pytest.mark.long(but=("fit",))
 @pytest.mark.parametrize("way", ["fit", "fit_dataset", "train_on_batch"])
 def test_a_larger_batch_than_planned(way):
     """Refused before anything runs, whether the size is known while tracing or not."""
@@ -255,6 +256,7 @@ def test_a_refused_model_trains_as_before(no_grappler):
     assert_same_state(plain, refused)
 
 
+@pytest.mark.long
 @pytest.mark.feature("Faults", "a refused model trains as it did")
 def test_a_refused_second_compile_keeps_the_first():
     model = compile_quickly(make(DENSE), DENSE)
@@ -265,6 +267,7 @@ def test_a_refused_second_compile_keeps_the_first():
     train(model, DENSE)
 
 
+@pytest.mark.long
 @pytest.mark.feature("Faults", "a refused model trains as it did")
 def test_a_model_refused_before_its_first_fit(no_grappler):
     """Building optimizer slots and metrics on the way to a refusal changes no number."""

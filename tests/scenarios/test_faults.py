@@ -176,6 +176,7 @@ STAGES = {
 }  # fmt: skip
 
 
+@pytest.mark.long(but=("costs: measured", "solve: the cache is asked", "emit", "measure: after the first step"))
 @pytest.mark.feature("Faults", "Ctrl-C at any point of compile and fit")
 @pytest.mark.parametrize("stage", STAGES)
 def test_ctrl_c_leaves_the_model_as_it_was(stage, monkeypatch, twin, disk):
@@ -196,6 +197,7 @@ def test_ctrl_c_leaves_the_model_as_it_was(stage, monkeypatch, twin, disk):
 FIRST = ["trace: the model", "costs: counted", "solve: the cache is asked", "emit", "measure: after the first step"]
 
 
+@pytest.mark.long(but=("solve: the cache is asked",))
 @pytest.mark.parametrize("stage", FIRST)
 def test_ctrl_c_at_the_first_batch(stage, monkeypatch, twin, disk):
     """No plan is made, and the batch is not trained on. The next one is planned for."""
@@ -230,6 +232,7 @@ def test_ctrl_c_while_solving_gives_the_best_so_far(twin, disk):
     assert_nothing_is_left(model, twin, disk, step=2)
 
 
+@pytest.mark.long
 @pytest.mark.feature("Faults", "Ctrl-C at any point of compile and fit")
 def test_ctrl_c_in_a_second_compile_keeps_the_first(monkeypatch, twin, disk):
     model = compile_quickly(make(TINY), TINY)
@@ -242,6 +245,7 @@ def test_ctrl_c_in_a_second_compile_keeps_the_first(monkeypatch, twin, disk):
     assert_trains_as(model, twin)
 
 
+@pytest.mark.long(but=("costs: counted",))
 @pytest.mark.feature("Faults", "Ctrl-C at any point of compile and fit")
 @pytest.mark.parametrize("stage", ["trace: the nodes", "costs: counted", "solve: the cache is asked"])
 def test_ctrl_c_while_fit_plans_for_other_data(stage, monkeypatch, twin, disk):
@@ -271,6 +275,7 @@ class Crowded(measure.Device):
         return 10**10
 
 
+@pytest.mark.long(only=("while training",))
 @pytest.mark.feature("Faults", "Ctrl-C at any point of compile and fit")
 @pytest.mark.parametrize("when", ["before training", "while training"])
 def test_ctrl_c_while_fit_plans_again(when, monkeypatch, twin, disk):
@@ -289,6 +294,7 @@ def test_ctrl_c_while_fit_plans_again(when, monkeypatch, twin, disk):
     assert_nothing_is_left(model, twin, disk, step=steps + 1)
 
 
+@pytest.mark.long(only=("emit",))
 @pytest.mark.parametrize("stage", ["trace: the model", "costs: counted", "emit"])
 def test_ctrl_c_while_a_gradient_function_is_made(stage, monkeypatch, twin, disk):
     """Its loss is the model's for a moment."""
@@ -306,6 +312,7 @@ def test_ctrl_c_while_a_gradient_function_is_made(stage, monkeypatch, twin, disk
 # -- no memory --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.feature("Faults", "out of memory while a plan is measured")
 def test_no_memory_in_one_measurement_plans_again(monkeypatch, twin, disk, caplog):
     """The steps that ran are undone; a smaller plan is measured."""
@@ -320,6 +327,7 @@ def test_no_memory_in_one_measurement_plans_again(monkeypatch, twin, disk, caplo
     assert_nothing_is_left(model, twin, disk)
 
 
+@pytest.mark.long
 def test_no_memory_to_put_a_value_back_is_tried_again(monkeypatch, twin, disk):
     """Without its value the model could not train."""
     error = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating a tensor")
@@ -332,6 +340,7 @@ def test_no_memory_to_put_a_value_back_is_tried_again(monkeypatch, twin, disk):
     assert_nothing_is_left(model, twin, disk)
 
 
+@pytest.mark.long(only=("peak_bytes",))
 @pytest.mark.feature("Faults", "out of memory while a plan is measured")
 @pytest.mark.parametrize("call", ["peak_bytes", "current_bytes"])
 def test_no_memory_at_all_is_refused(call, monkeypatch, twin, disk):
@@ -352,6 +361,7 @@ def test_no_memory_at_all_is_refused(call, monkeypatch, twin, disk):
 # -- solvers that are killed ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(only=("milp",))
 @pytest.mark.feature("Faults", "solver killed")
 @pytest.mark.parametrize("strategy", ["checkmate", "milp"])
 def test_a_killed_solver_leaves_nothing_behind(strategy, monkeypatch, twin, disk):
@@ -377,6 +387,7 @@ def test_a_killed_solver_leaves_nothing_behind(strategy, monkeypatch, twin, disk
 # -- disks that are full, or cannot be written ------------------------------------------------------------------------
 
 
+@pytest.mark.long(only=("30",))
 @pytest.mark.feature("Faults", "disk full, cache read-only")
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
 def test_a_full_or_read_only_disk_is_no_reason_to_fail(number, monkeypatch, twin, disk, caplog):
@@ -395,6 +406,7 @@ def test_a_full_or_read_only_disk_is_no_reason_to_fail(number, monkeypatch, twin
     assert_trains_as(model, twin)
 
 
+@pytest.mark.long
 def test_nothing_at_all_can_be_written(twin, disk, caplog):
     """Neither caches nor the solver's problem: the search needs no file."""
     model = make(TINY)
@@ -406,6 +418,7 @@ def test_nothing_at_all_can_be_written(twin, disk, caplog):
     assert_trains_as(model, twin)
 
 
+@pytest.mark.long
 def test_a_cache_below_a_file_is_no_reason_to_fail(monkeypatch, twin, disk, caplog):
     (disk / "file").write_text("in the way")
     monkeypatch.setenv("CHECKMATE_TF_CACHE", str(disk / "file" / "cache"))

@@ -30,6 +30,7 @@ def _trained_beside_plain(**options):
     return compiled.checkmate
 
 
+@pytest.mark.long(but=("0.75-loose",))
 @pytest.mark.parametrize("strict", [False, True], ids=["loose", "strict"])
 @pytest.mark.parametrize("budget", [1.0, 0.75])
 def test_training_is_equal(monkeypatch, no_grappler, strict, budget):
@@ -41,6 +42,7 @@ def test_training_is_equal(monkeypatch, no_grappler, strict, budget):
     assert report.plain_peak_bytes == traced > 1.08 * keep_all(report.schedule.graph).peak_bytes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strict", [False, True], ids=["loose", "strict"])
 def test_training_is_equal_with_grappler(monkeypatch, strict):
     if strict:
@@ -61,6 +63,7 @@ def _refuse_late(monkeypatch, *least):
     monkeypatch.setattr(fitted, "fit", fit)
 
 
+@pytest.mark.long
 def test_where_none_fits_updates_come_as_traced(monkeypatch, no_grappler):
     _refuse_late(monkeypatch, 10**9)
     assert not _late(_trained_beside_plain(budget=0.75).schedule)

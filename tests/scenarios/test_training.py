@@ -84,6 +84,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.long(but=("adam", "sgd", "nadam", "loss_scale"))
 @pytest.mark.feature("Training", "all Keras optimizers, learning-rate schedules, weight decay")
 @pytest.mark.feature(
     "Training", "gradient clipping by value, norm and global norm", name=["clipnorm", "global_clipnorm", "clipvalue"]
@@ -100,6 +101,7 @@ def test_optimizers(name):
     assert_same_state(plain, compiled)
 
 
+@pytest.mark.long
 @pytest.mark.sixteen_bits
 @pytest.mark.feature("Training", "LossScaleOptimizer")
 def test_scaled_losses_that_overflow():
@@ -234,6 +236,7 @@ FITS: dict[str, Callable[[keras.Model], Any]] = {
 }
 
 
+@pytest.mark.long(but=("endless", "frozen_before_fit", "by_batches"))
 @pytest.mark.feature(
     "Training",
     "PyDataset, repeated tf.data, metrics of all kinds, pickle",
@@ -262,6 +265,7 @@ def test_callbacks_that_write(action, tmp_path):
     assert_same_state(plain, compiled)
 
 
+@pytest.mark.long
 @pytest.mark.feature("Training", "gradient accumulation and EMA of weights")
 def test_averages_take_the_place_of_weights():
     """SwapEMAWeights puts the averages in before each evaluation, and takes them out after it."""
@@ -290,6 +294,7 @@ class Interruption(keras.callbacks.Callback):
         self.epoch = epoch
 
 
+@pytest.mark.long
 @pytest.mark.feature("Training", "BackupAndRestore")
 def test_resuming_after_an_interruption(tmp_path):
     """BackupAndRestore: the interrupted and resumed training ends where the plain, uninterrupted one does.

@@ -70,6 +70,7 @@ def test_its_bound_holds_where_it_has_no_room_to_end(monkeypatch):
     assert bounds[2] <= schedule.lower_bound <= schedule.cost
 
 
+@pytest.mark.long
 def test_small_graphs_are_solved_or_refused_with_proof():
     rng, optimal, refused = np.random.default_rng(5), 0, 0
     for _ in range(20):

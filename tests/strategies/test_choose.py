@@ -117,6 +117,7 @@ def test_ways_with_errors_only_if_they_are_allowed():
     assert inexact.schedule.cost < exact.schedule.cost
 
 
+@pytest.mark.long
 def test_a_budget_that_only_masks_reach_and_one_that_nothing_does():
     operators = relus()
     default = operators.choose({}).graph

@@ -54,6 +54,7 @@ def test_stages_are_sorted_and_hold_a_node_once():
     assert by_stages([1, 0]) == []
 
 
+@pytest.mark.long(only=("fixed-0.8",))
 @pytest.mark.parametrize(("order", "share"), [("fixed", 0.8), ("free", 0.7)])
 def test_wide_graphs_have_schedules_far_below_their_peak(order, share):
     graph = layered(250, usual_edges(250), seed=1)
@@ -64,6 +65,7 @@ def test_wide_graphs_have_schedules_far_below_their_peak(order, share):
     assert schedule.frontier_advancing == (order == "fixed")
 
 
+@pytest.mark.long
 def test_the_least_budget_known_is_near_what_greedy_walks_reach():
     graph = layered(100, usual_edges(100), seed=1)
     low = proven_minimum(graph)[0]

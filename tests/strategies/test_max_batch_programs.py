@@ -64,6 +64,7 @@ def test_small_networks(form, graph, overhead):
     assert bracket.upper_bound >= optimum >= bracket.batch_size
 
 
+@pytest.mark.long
 @needs_gurobi
 @settings(max_examples=12, deadline=None)
 @given(small_graphs(), st.integers(40, 400), st.integers(0, 4))

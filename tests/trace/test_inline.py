@@ -76,6 +76,7 @@ CASES = {
 }
 
 
+@pytest.mark.long(but=("both",))
 @pytest.mark.feature("Models", "layers and steps of one's own decorated with `tf.function`")
 @pytest.mark.parametrize("name", CASES)
 def test_functions_are_planned_through(name, no_grappler):
@@ -88,6 +89,7 @@ def test_functions_are_planned_through(name, no_grappler):
     assert_same_state(model, plain)
 
 
+@pytest.mark.long
 def test_a_step_has_no_calls():
     step = program_of(make(CASES["both"]), CASES["both"]).step
     assert not [op for op in step.operations if op.type.endswith("PartitionedCall")]

@@ -34,6 +34,7 @@ _SLICE = 0.2  # seconds of compiled code between two looks at the clock
 _STEP = 0.5  # of the way from the peak to the bound that a target goes down; less after each failure
 _CLOSE = 1e-3  # of the way: then it is as low as it gets
 _HEATS = (0.0, 0.01, 0.1)  # of the target
+_MOVES = 300  # of each node, tried for a target at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +132,8 @@ def _improved(
         target = min(high - 1, int(high - share * (high - goal)))
         reached = False
         for heat in _HEATS:
-            count, clock = max(1, int(rate * min(left, 5 * _SLICE))), time.perf_counter()
+            tries = min(rate * min(left, 5 * _SLICE), _MOVES * len(best))
+            count, clock = max(1, int(tries)), time.perf_counter()
             reached, here = lower(steps, best, target, count, heat, int(random.integers(2**31)))
             rate = min(2 * rate, count / max(time.perf_counter() - clock, 1e-6))
             if reached:

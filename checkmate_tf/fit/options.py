@@ -38,6 +38,7 @@ class Planning(TypedDict, total=False):
     schedule: str | os.PathLike[str] | None
     operators: str
     prefetch: int | None
+    max_plans: int
     order: Order
     page: Page
 
@@ -69,6 +70,8 @@ class PlanOptions:
         `trace.encodings`.
     prefetch : int or None
         Batches that the input pipeline keeps ready beside the one in use, on a CPU; None: as `fit` on arrays does.
+    max_plans : int
+        Most plans that are kept where inputs come in several sizes.
     order : "free" or "fixed"
         Of first computations, for "checkmate": searched together with recomputation, or that of the trace. XLA has an
         order of its own.
@@ -90,7 +93,7 @@ class PlanOptions:
     OperatorsError
         If `operators` is unknown, or is "choose" while a schedule is given.
     BatchSizeError
-        If `prefetch` is not a whole number of batches.
+        If `prefetch` is not a whole number of batches, or `max_plans` is no number of plans.
     """
 
     budget: Budget = field(default_factory=lambda: parse_budget("auto"))
@@ -105,6 +108,7 @@ class PlanOptions:
     schedule: str | os.PathLike[str] | None = None
     operators: str = "default"
     prefetch: int | None = None
+    max_plans: int = 8
     order: Order = "free"
     page: Page = "auto"
     jit_compile: bool = False
@@ -128,11 +132,13 @@ class PlanOptions:
             )
         if self.page not in get_args(Page):
             raise StrategyError(f'page={self.page!r} is unknown: use "auto" or "never"')
-        prefetch = self.prefetch
-        if prefetch is not None and (isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0):
+        if self.prefetch is not None and not _is_whole(self.prefetch, 0):
             raise BatchSizeError(
-                f"prefetch={prefetch!r} is not a whole number of batches: give 0 or more, or None for as fit() does"
+                f"prefetch={self.prefetch!r} is not a whole number of batches: give 0 or more, or None for as fit() "
+                "does"
             )
+        if not _is_whole(self.max_plans, 1):
+            raise BatchSizeError(f"max_plans={self.max_plans!r} is not a whole number of plans: give 1 or more")
 
     def tell(self, stage: str, done: float, total: float, text: str = "") -> None:
         """Report progress, if anybody listens."""
@@ -159,6 +165,10 @@ def options_of(budget: object, planning: Planning) -> tuple[PlanOptions, bool | 
         raise TypeError(f"there is no argument {unknown[0]!r}; {more}")
     progress = given.pop("progress", True)
     return PlanOptions(budget=parse_budget(budget), **given), progress
+
+
+def _is_whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 F = TypeVar("F", bound=Callable[..., Any])

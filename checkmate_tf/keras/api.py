@@ -23,6 +23,7 @@ from .first_batch import AtFirstBatch
 from .frameworks import as_called, framework_of, graphs_are_made, is_compiled
 from .jit import resolve_jit
 from .progress import progress_bars
+from .sizes import Sizes, sizes_of
 from .spec import data_spec, sample_of
 
 __all__ = ["compile", "gradient_function", "op_graph", "restore"]
@@ -92,6 +93,10 @@ def compile(  # noqa: A001 - the name that the package offers
         For a CPU, where the input pipeline shares the device: how many batches your pipeline keeps ready beside the one
         in use. Plans are measured with as many. By default `fit` on arrays is expected, and it is held to one batch
         ahead. If it is given a pipeline of yours instead (or `data` is one), there is room for several.
+    max_plans : int
+        Where no batch size is given, and batches come in several sizes, such as buckets of sequence lengths, each size
+        has a plan, made when it comes. This many are kept; the one that was not used for the longest time goes. All
+        have the same budget. A share is one of the plain peak with the largest inputs so far.
     page : str
         `"auto"`: on a GPU, values may wait in the host's memory, where that costs less than to compute them again.
         `"never"`: they may not. The numbers stay the same, bit by bit.
@@ -175,7 +180,7 @@ def gradient_function(
     loss : callable (y, y_pred) -> tensor, or a Keras loss's name
         The gradients are those of the mean of what it returns, plus the model's own losses.
     budget, batch_size, input_spec, data, strategy, costs, time_limit, gap, seed, verify, progress, cache, schedule, \
-    operators, prefetch, page
+    operators, prefetch, max_plans, page
         As for `compile`. Gradients count, too: they are still in memory when the function returns. If there is no batch
         size, the plan is made at the first call. It is made again when a larger batch comes.
 
@@ -263,14 +268,16 @@ def _gradient_steps(
 ) -> Callable[..., tuple[tf.Tensor, list[tf.Tensor]]]:
     """The function of x and y that runs the planned step."""
     functions: dict[
-        tuple[bool, bool], Callable[..., tuple[tf.Tensor, list[Any]]]
-    ] = {}  # a trace keeps its order of terms
+        tuple[tuple[bool, bool], Sizes], Callable[..., tuple[tf.Tensor, list[Any]]]
+    ] = {}  # a trace keeps its order of terms, and its sizes
 
     @functools.wraps(gradients)
     def guarded(x: Any, y: Any) -> tuple[tf.Tensor, list[Any]]:
+        sizes = sizes_of((x, y))
         if controller.arrives((x, y)):
-            functions.clear()  # they hold the plan for smaller batches
-        made = graphs_are_made()
+            for old in [old for old in functions if old[1] == sizes]:
+                del functions[old]  # they hold the plan for smaller batches
+        made = graphs_are_made(), sizes
         if made not in functions:
             step = lambda x, y: controller.step((x, y))  # noqa: E731 - a short callback
             functions[made] = tf.function(step, autograph=False, reduce_retracing=True)

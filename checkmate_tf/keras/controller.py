@@ -72,6 +72,12 @@ class Controller:
     told : bool
         Whether the user says how many batches are kept ready, or gave a pipeline. If not, `fit` on arrays is expected,
         which is held to one batch ahead.
+    batch_size : int
+        The largest batch of a replica that the next plan is for.
+    batches : dict
+        The largest batch that each of `plans` is for.
+    begun_peak : int
+        The device's peak under other plans since `begin_peak`, in bytes.
     """
 
     def __init__(
@@ -92,16 +98,18 @@ class Controller:
         self.plain_step = plain_step
         self.compiled = _Same(compiled_with(model))
         self.plans: dict[Any, PlannedStep] = {}
+        self.batches: dict[Any, int] = {}
         self.earlier: list[Known] = []
         self.key: Any = None
         self.made: tuple[bool, bool] | None = None
         self.feed = Feed()
+        self.begun_peak = 0
         self.unfit = 0  # least peak, bytes, for which no plan could be made
         self.attached = self.compiled_since = False
         self.before: dict[str, Any] = {}
 
-    def plan(self, spec: Any) -> PlannedStep:
-        """The plan for a structure of data, made if there is none yet."""
+    def plan(self, spec: Any, told: bool = False) -> PlannedStep:
+        """The plan for a structure of data, made if there is none yet. The log tells of it, if nothing told before."""
         self._forget_compiled_before()
         key = self._key(spec)
         if key not in self.plans:
@@ -110,22 +118,31 @@ class Controller:
                 kept = self.options.schedule is None
                 more = "" if kept else f", without {self.options.schedule}, which was for the first plan"
                 level = logging.INFO if kept else logging.WARNING
-                log.log(level, "%s: planning again, %s%s: %s", self.model.name, why, more, spec)
+                if more or not told:
+                    log.log(level, "%s: planning again, %s%s: %s", self.model.name, why, more, spec)
             planned = in_thread(self._plan, spec) if tf.inside_function() else self._plan(spec)  # Keras is tracing
             key = self._key(spec)  # building the optimizer may have changed it
-            self.plans[key] = planned
+            self.plans[key], self.batches[key] = planned, self.batch_size
             self.earlier.append(planned.known)
-        self.key = key
+        self.serves(key)
         return self.plans[key]
+
+    def serves(self, key: Any) -> None:
+        """The plan that trains next."""
+        self.key = key
 
     def _plan(self, spec: Any) -> PlannedStep:
         reserve(self._device(), self.options.budget.size_bytes or 0)  # before slots are made, and kernels measured
         build_training(self.model, spec, self.plain_step)
-        earlier, options = self.earlier, self.options
-        alike = [known for known in earlier if known.report.batch_size == self.batch_size]
-        if alike:  # a share of the plain peak was a share of the first plan's
-            options = replace(options, budget=Budget(size_bytes=alike[0].report.budget_bytes))
-        return plan_step(self.plain_step, spec, self.batch_size, options, self.model.name, earlier, self.distribution)
+        options = replace(self.options, budget=self._budget_for(spec))
+        return plan_step(
+            self.plain_step, spec, self.batch_size, options, self.model.name, self.earlier, self.distribution
+        )
+
+    def _budget_for(self, spec: Any) -> Budget:
+        """The budget of a plan. A share of the plain peak was a share of the first plan's."""
+        alike = [known for known in self.earlier if known.report.batch_size == self.batch_size]
+        return Budget(size_bytes=alike[0].report.budget_bytes) if alike else self.options.budget
 
     def _key(self, spec: Any) -> Any:
         """What tells plans apart: the data's structure, what is frozen, and how graphs are made."""
@@ -140,7 +157,7 @@ class Controller:
             return
         self.compiled, self.compiled_since, self.key = compiled, True, None
         if self.plans:
-            self.plans = {}
+            self.plans, self.batches = {}, {}
             gc.collect()  # functions lie in cycles, and hold what they capture
         if self.attached:
             jit_compile = resolve_jit(self.model, self.options.operators, self.distribution)
@@ -182,7 +199,7 @@ class Controller:
         for k, data in enumerate(given):
             tensors = [t for t in tf.nest.flatten(data) if t is not None]
             place = None if self.distribution is None else self.distribution.devices[k]
-            limited, more = _limit_batch(tensors, specs, self.batch_size, self.replicas, place)
+            limited, more = _limit_batch(tensors, specs, self.batches[self.key], self.replicas, place)
             flat, checks = flat + limited, checks + more
         return planned.emit(flat, checks)
 
@@ -335,7 +352,7 @@ class Controller:
         key = self._key(open_batch(spec))
         changed = key in self.plans and key != self.key
         if changed:
-            self.key = key
+            self.serves(key)
         return changed
 
     def watch(self) -> None:
@@ -369,14 +386,14 @@ class Controller:
     def begin_peak(self) -> None:
         """Count the device's peak from now on. What it was so far is noted."""
         self.watch()
-        device = self._device()
+        device, self.begun_peak = self._device(), 0
         if device.measurable:
             device.forget_peak(0)
 
     def peak_bytes(self) -> int | None:
         """The device's peak since `begin_peak`; None where the allocator keeps no statistics."""
         device = self._device()
-        return device.peak_bytes() if device.measurable else None
+        return max(self.begun_peak, device.peak_bytes()) if device.measurable else None
 
     def _device(self) -> Device:
         return find_device() if self.distribution is None else self.distribution.device

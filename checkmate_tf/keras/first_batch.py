@@ -4,30 +4,35 @@ A train function mostly gets an iterator whose batch dimension is open, and runs
 looked at. So the first batch of each iterator is taken out before, planned for if no plan serves it, and given back by
 an iterator of its own. To the train function that looks as the one that the batch came from: it is traced once.
 
+Where batches may differ in other sizes, too, as sequences in buckets of lengths do, every batch is taken out. Each
+combination of sizes has a plan and a train function of its own.
+
 Inside of a graph that runs, a batch that is too large is gone. There it stays an error.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import tensorflow as tf
 
 from ..device.region import reserve
-from ..errors import BatchSizeError, InfeasibleBudgetError
+from ..errors import BatchSizeError, CheckmateError, InfeasibleBudgetError
 from ..fit.options import PlanOptions, Progress
-from ..units import format_bytes
+from ..units import Budget, format_bytes
 from .controller import Controller, put
 from .feeding import is_pipeline
 from .frameworks import one_step_at_a_time, steps_of
 from .progress import progress_bars
-from .spec import batch_of, open_batch, sample_of
+from .sizes import Functions, Sizes, as_given, have_open_sizes, sizes_of
+from .spec import batch_bytes, batch_of, open_batch, sample_of
 
 __all__ = ["AtFirstBatch"]
 
@@ -39,12 +44,14 @@ _GIVE = "give batch_size= (the largest batch) to checkmate_tf"
 class AtFirstBatch(Controller):
     """A controller that has no plan until a batch comes, on one device. Until then its `batch_size` is 0.
 
+    Plans are kept for the sizes that came last, `options.max_plans` of them.
+
     Attributes
     ----------
     progress : bool or callable
         As `compile` takes it.
-    function : callable or None
-        The train function that was made last, without what is done around it.
+    functions : Functions
+        Train functions for the sizes that came, without what is done around them.
     found_bytes : int
         What lay on the device when `compile` was called.
     """
@@ -58,14 +65,15 @@ class AtFirstBatch(Controller):
     ):
         super().__init__(model, options, 0, plain_step, told=False)
         self.progress = progress
-        self.function: Callable[..., Any] | None = None
+        self.functions = Functions()
         device = self._device()
         reserve(device, options.budget.size_bytes or 0)  # before the data of `fit` comes
         self.found_bytes = device.foreign_bytes(0)
-        self._begun: WeakSet[Any] = WeakSet()  # pipelines whose first batch was looked at
+        self._warned = False
+        self._begun: WeakKeyDictionary[Any, Sizes] = WeakKeyDictionary()  # pipelines whose first batch was looked at
 
     def arrives(self, data: Any, spec: Any = None) -> bool:
-        """Plan for a batch, if it is the first one or larger than all before.
+        """Plan for a batch, if it is the first one of its sizes or larger than all before.
 
         Parameters
         ----------
@@ -87,8 +95,10 @@ class AtFirstBatch(Controller):
             As `plan` raises. If it was the first batch, the model is restored, and trains plainly from now on.
         """
         given = tf.nest.map_structure(_spec_of, data)
-        size = _largest(given)
-        if size is not None and 0 < size <= self.batch_size:
+        size, key = _largest(given), self._key_of(given)
+        if size is not None and 0 < size <= self._planned_for(key):
+            if key in self.plans:
+                self.serves(key)
             return False
         if not size:
             if self.batch_size:
@@ -100,34 +110,93 @@ class AtFirstBatch(Controller):
         self._plan_for(size, given, spec, data)
         return True
 
+    def serves(self, key: Any) -> None:
+        """The plan that trains next, which is the last one to be dropped. Its peak is not that of the one before."""
+        if key == self.key:
+            return
+        device = self._device()
+        if self.key in self.plans and device.measurable:
+            self.begun_peak = max(self.begun_peak, device.peak_bytes())
+            device.forget_peak(0)
+        super().serves(key)
+        self.plans[key] = self.plans.pop(key)
+        if self.attached:
+            put(self.model, "checkmate", self.report)
+
+    def _key_of(self, given: Any) -> Any:
+        """The key of plans for such a batch; None if it cannot be planned for, which planning explains."""
+        with contextlib.suppress(CheckmateError):
+            return self._key(open_batch(given))
+        return None
+
+    def _planned_for(self, key: Any) -> int:
+        """The largest batch that there is a plan for, or will be when such a batch is traced.
+
+        0 where the same inputs came in other sizes alone.
+        """
+        if key in self.plans:
+            return self.batches[key]
+        return 0 if any(_in_other_sizes(key, other) for other in self.plans) else self.batch_size
+
     def _plan_for(self, size: int, given: Any, spec: Any, data: Any) -> None:
         self._forget_compiled_before()
         name, first = self.model.name, not self.batch_size
-        before = self.batch_size, self.options, self.plans, self.key
+        before = self.batch_size, self.options, self.plans, self.batches, self.key
+        key = self._key_of(given)
+        others = {k: plan for k, plan in self.plans.items() if _in_other_sizes(key, k)}
         if first:
             log.info("%s: the first batch has %d samples: planning for that", name, size)
+        elif others and key not in self.plans:
+            log.info("%s: a batch of other sizes came: planning for %s", name, _shapes(given))
         else:
             text = "%s: a batch of %d samples came, memory was planned for %d: planning again; %s to plan once"
-            log.warning(text, name, size, self.batch_size, _GIVE)
+            log.warning(text, name, size, self._planned_for(key), _GIVE)
+        kept = dict(list(others.items())[max(0, len(others) - self.options.max_plans + 1) :])
+        if len(kept) < len(others):
+            self._warn_of_sizes()
+        gone = self.plans.keys() - kept.keys()
         try:
             batch_of(given)  # refuses inputs that disagree
             opened = open_batch(given if spec is None else spec)
-            self.batch_size, self.plans, self.key = size, {}, None
+            self.batch_size, self.plans, self.batches = size, kept, {k: self.batches[k] for k in kept}
+            self.key = self.key if self.key in kept else None
             with progress_bars(self.progress) as tell:
                 symbolic = any(tf.is_symbolic_tensor(t) for t in tf.nest.flatten(data))
                 sample = None if symbolic else sample_of(tf.nest.map_structure(_without_optional, data), size)
                 self.options = replace(self.options, progress=tell, sample=sample)
-                self.plan(opened)
+                self.plan(opened, told=True)
         except BaseException as error:
-            self.batch_size, self.options, self.plans, self.key = before
+            self.batch_size, self.options, self.plans, self.batches, self.key = before
             if first and self.attached and isinstance(error, Exception):
                 error.add_note(self._said(error))
                 self.detach()
             raise
+        for old in gone:
+            self.functions.forget(sizes_of(old[1]))
         if self.attached:
             put(self.model, "checkmate", self.report)
-            if not first and self.model.train_function is not None:
-                self.model.make_train_function(force=True)
+
+    def _budget_for(self, spec: Any) -> Budget:
+        """A share is one of the plain peak with the largest inputs so far: all sizes have one budget."""
+        key = self._key(spec)
+        others = [other for other in self.plans if _in_other_sizes(key, other)]
+        if not others or self.options.budget.fraction is None:
+            return super()._budget_for(spec)
+        largest = max(others, key=lambda other: batch_bytes(other[1], self.batches[other]))
+        if batch_bytes(spec, self.batch_size) > batch_bytes(largest[1], self.batches[largest]):
+            return self.options.budget
+        return Budget(size_bytes=self.plans[largest].report.budget_bytes)
+
+    def _warn_of_sizes(self) -> None:
+        if self._warned:
+            return
+        self._warned = True
+        log.warning(
+            "%s: its batches come in more than %d combinations of sizes, and so many plans are kept: the others are "
+            "made again each time. Pad sequences to fewer lengths, or give a larger max_plans= to checkmate_tf",
+            self.model.name,
+            self.options.max_plans,
+        )
 
     def _said(self, error: Exception) -> str:
         """What is said beside an error that came with the first batch."""
@@ -144,18 +213,21 @@ class AtFirstBatch(Controller):
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Do what a train function does, and look at batches that come from Python, or are the first of a pipeline."""
-        if not args or args[0] in self._begun or tf.config.functions_run_eagerly():
+        if not args or tf.config.functions_run_eagerly():
             return function(*args, **kwargs)
         iterator, *others = args
+        if iterator in self._begun:
+            return self._made(self._begun[iterator])(*args, **kwargs)
         if is_pipeline(iterator):
             return self._begin(iterator, *others, **kwargs)
         batch = next(iterator)
         self.arrives(batch)
-        return self._made()(itertools.chain([batch], iterator), *others, **kwargs)
+        return self._made(sizes_of(batch))(itertools.chain([batch], iterator), *others, **kwargs)
 
     def _begin(self, iterator: Any, *others: Any, **kwargs: Any) -> Any:
-        """The steps of one execution on the first batches of a pipeline."""
+        """The steps of one execution on the next batches of a pipeline: the first ones, unless their sizes differ."""
         spec, result = iterator.element_spec, None
+        opened = have_open_sizes(spec)
         for k in range(steps_of(self.model)):
             try:
                 batch = next(iterator)
@@ -163,23 +235,24 @@ class AtFirstBatch(Controller):
                 if k == 0:
                     raise
                 break
-            if (_largest(tf.nest.map_structure(_spec_of, batch)) or 0) > self.batch_size:
+            sized, given = as_given(spec, batch) if opened else spec, tf.nest.map_structure(_spec_of, batch)
+            if (_largest(given) or 0) > self._planned_for(self._key_of(given)):
                 batch = tf.nest.map_structure(_out_of_the_allocator, batch)
-            self.arrives(batch, tf.nest.map_structure(_without_optional, spec))
-            one = _pipeline_of(batch, spec)
+            self.arrives(batch, tf.nest.map_structure(_without_optional, sized))
+            one = _pipeline_of(batch, sized)
             del batch
             with one_step_at_a_time(self.model):
-                result = self._made()(one, *others, **kwargs)
-        self._begun.add(iterator)
+                result = self._made(sizes_of(sized))(one, *others, **kwargs)
+        if not opened:
+            self._begun[iterator] = sizes_of(spec)
         return result
 
-    def _made(self) -> Callable[..., Any]:
-        """The train function as it is now: a plan that was just made may have replaced it."""
-        assert self.function is not None
-        return self.function
+    def _made(self, sizes: Sizes) -> Callable[..., Any]:
+        """The train function for such sizes as it is now: a plan that was just made may have replaced it."""
+        return self.functions.get(sizes, lambda: self.model.make_train_function(force=True))
 
     def _guarded(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        self.function = function
+        self.functions.begin(function)
         return super()._guarded(function)
 
 
@@ -208,6 +281,15 @@ def _spec_of(value: Any) -> Any:
     if not isinstance(value, tf.Tensor) and not (isinstance(value, np.ndarray) and value.dtype.kind in "biuf"):
         value = tf.convert_to_tensor(value)  # as Keras and TensorFlow do later
     return tf.TensorSpec(value.shape, tf.as_dtype(value.dtype))
+
+
+def _in_other_sizes(key: Any, other: Any) -> bool:
+    """Whether two keys of plans are for the same inputs, but for their sizes."""
+    return key is not None and key[2] == other[2] and key[1] != other[1]
+
+
+def _shapes(given: Any) -> str:
+    return ", ".join(str(tuple(t.shape)) for t in tf.nest.flatten(given) if isinstance(t, tf.TensorSpec))
 
 
 def _largest(given: Any) -> int | None:

@@ -89,8 +89,8 @@ def open_batch(spec: Any) -> Any:
             raise ModelError(_not_dense(t))
         if t.shape.rank is None or None in t.shape[1:].as_list():
             raise DynamicShapeError(
-                f"an input of shape {t.shape} has an open dimension besides the batch, so its size is unknown: pad it "
-                "to a fixed size, or give the size in input_spec="
+                f"an input of shape {t.shape} has an open dimension besides the batch, so its size is unknown: give "
+                "the size in input_spec=, or neither batch_size= nor data=, and each size is planned for when it comes"
             )
         return tf.TensorSpec([None, *t.shape[1:]] if t.shape.rank else [], t.dtype)
 

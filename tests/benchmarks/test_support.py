@@ -76,7 +76,9 @@ def test_a_result_carries_the_features_of_its_case():
     markers = [decorator.mark for decorator in made]
     items = [
         SimpleNamespace(
-            user_properties=[], callspec=SimpleNamespace(params={"name": name}), iter_markers=lambda _: markers
+            user_properties=[],
+            callspec=SimpleNamespace(params={"name": name}),
+            iter_markers=lambda wanted: [mark for mark in markers if mark.name == wanted],
         )
         for name in ("x", "z")
     ]
@@ -85,6 +87,20 @@ def test_a_result_carries_the_features_of_its_case():
         ["Models: a", "Faults: c"],
         ["XLA: b", "Faults: c"],
     ]
+
+
+def test_some_cases_of_a_test_are_long():
+    only, but, whole = pytest.mark.long(only=("x",)), pytest.mark.long(but=("x", "y")), pytest.mark.long
+    for decorator, long in ((only, "x"), (but, "z"), (whole, "xyz")):
+        for name in "xyz":
+            item = SimpleNamespace(
+                user_properties=[],
+                callspec=SimpleNamespace(params={"name": name}, id=name),
+                own_markers=[decorator.mark],
+                iter_markers=lambda wanted, mark=decorator.mark: [mark] if mark.name == wanted else [],
+            )
+            conftest.pytest_collection_modifyitems([item])
+            assert bool(item.own_markers) is (name in long)
 
 
 JUNIT = """<testsuites><testsuite name="pytest">

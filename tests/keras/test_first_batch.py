@@ -14,7 +14,6 @@ import checkmate_tf
 from checkmate_tf.device.measure import find_device
 from checkmate_tf.errors import (
     BatchSizeError,
-    DynamicShapeError,
     InfeasibleBudgetError,
     ModelError,
     PlanError,
@@ -188,13 +187,6 @@ def test_a_refusal_says_what_data_takes():
 def test_ragged_batches_restore_the_model():
     x = tf.RaggedTensor.from_tensor(tf.ones((BATCH, 64)))
     _fails(_attached(), ModelError, lambda m: m.fit(tf.data.Dataset.from_tensors((x, Y[:BATCH])), verbose=0))
-
-
-@pytest.mark.long
-def test_sizes_that_change_from_batch_to_batch_restore_the_model():
-    spec = tf.TensorSpec([None, None, 8]), tf.TensorSpec([None], tf.int64)
-    data = tf.data.Dataset.from_generator(_generator, output_signature=spec)
-    _fails(_attached(), DynamicShapeError, lambda m: m.fit(data, verbose=0))
 
 
 @pytest.mark.long

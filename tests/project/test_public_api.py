@@ -28,7 +28,7 @@ NAMES = {
 OF_COMPILE = (
     "batch_size=None, input_spec=None, data=None, strategy='checkmate', costs='profile', time_limit=60.0, gap=0.01, "
     "seed=0, verify=True, progress=True, cache=True, schedule=None, operators='default', prefetch=None, "
-    "order='free', page='auto')"
+    "max_plans=8, order='free', page='auto')"
 )
 SIGNATURES = {
     "Graph": "(name, names, kinds, costs, sizes, inputs, constant_bytes=0, workspace=None, recompute_until=None, "

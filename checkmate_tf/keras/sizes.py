@@ -1,0 +1,77 @@
+"""Inputs whose sizes differ from batch to batch, as buckets of sequence lengths. The batch dimension is another matter.
+
+A plan is for one combination of sizes. Each has a train function of its own: in one function TensorFlow would leave the
+sizes open as soon as two of them have come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+__all__ = ["Functions", "Sizes", "as_given", "have_open_sizes", "sizes_of"]
+
+Sizes = tuple[tuple[int | None, ...] | None, ...]
+"""Of each input, all dimensions but the batch; None for what is no tensor."""
+
+
+def sizes_of(data: Any) -> Sizes:
+    """The sizes of a nest of tensors, arrays or specs."""
+    shapes = [getattr(t, "shape", None) for t in tf.nest.flatten(data)]
+    return tuple(None if s is None else tuple(tf.TensorShape(s)[1:]) if _rank(s) else () for s in shapes)
+
+
+def have_open_sizes(spec: Any) -> bool:
+    """Whether batches of these specs may differ in more than their number of samples."""
+    dense = [t for t in tf.nest.flatten(spec) if isinstance(t, tf.TensorSpec)]
+    return any(t.shape.rank is None or None in t.shape.as_list()[1:] for t in dense)
+
+
+def as_given(spec: Any, batch: Any) -> Any:
+    """Specs of a pipeline, with the sizes of one of its batches. Their batch dimension stays as it is."""
+
+    def sized(t: Any, value: Any) -> Any:
+        if not isinstance(t, tf.TensorSpec) or not _rank(value.shape):
+            return t
+        return tf.TensorSpec([t.shape[0] if t.shape.rank else None, *value.shape[1:]], t.dtype)
+
+    return tf.nest.map_structure(sized, spec, batch)
+
+
+class Functions:
+    """Train functions, one for each combination of sizes.
+
+    Attributes
+    ----------
+    last : callable or None
+        The one that was made last.
+    """
+
+    def __init__(self) -> None:
+        self.last: Callable[..., Any] | None = None
+        self._known: dict[Sizes, Callable[..., Any]] = {}
+
+    def begin(self, function: Callable[..., Any]) -> None:
+        """Forget all but a new one, which is for the sizes that come first."""
+        self.last, self._known = function, {}
+
+    def get(self, sizes: Sizes, make: Callable[[], object]) -> Callable[..., Any]:
+        """The function for such sizes. One more is made by `make`, which calls `begin`."""
+        if sizes not in self._known:
+            known = self._known
+            if known or self.last is None:
+                make()
+            assert self.last is not None
+            self._known = {**known, sizes: self.last}
+        return self._known[sizes]
+
+    def forget(self, sizes: Sizes) -> None:
+        """Forget the function for such sizes, if there is one."""
+        if self._known.pop(sizes, None) is self.last:
+            self.last = None
+
+
+def _rank(shape: Any) -> int:
+    return tf.TensorShape(shape).rank or 0

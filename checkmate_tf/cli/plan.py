@@ -50,7 +50,7 @@ def run_plan(command: PlanCommand) -> None:
         written = {"saved": command.save, "plot": command.plot}
         print_json({**report.to_dict(), "compiled": said, **{k: str(p) if p else None for k, p in written.items()}})
         return
-    _print(str(report))
+    _print(report.table())
     for what, path in (("schedule", command.save), ("picture", command.plot)):
         if path is not None:
             stdout().print(f"{what}: {path}", highlight=False, soft_wrap=True)

@@ -17,6 +17,7 @@ from ..graph import BACKWARD, FORWARD, Graph
 from ..paging import without_host
 from ..schedule import Schedule, keep_all
 from ..units import format_bytes
+from . import text
 from .html import Picture, Section, Table, picture
 from .report import Report
 
@@ -57,7 +58,7 @@ def graph_section(graph: Graph, answers: Sequence[Answer] = ()) -> Section:
 
 def report_section(report: Report) -> Section:
     """What `compile` did with a model: the report's own rows, its attempts, and pictures."""
-    rows = [_split(line) for line in str(report).splitlines()]
+    rows = text.rows(report)
     tables = [Table("", (), rows)]
     if report.attempts:
         tables.append(_attempts(report))
@@ -198,11 +199,6 @@ def _descending(values: NDArray[np.float64]) -> list[int]:
 def _cost(cost: float, graph: Graph) -> str:
     unit, scale = time_unit(graph)
     return f"{cost * scale:.5g} {unit}"
-
-
-def _split(line: str) -> tuple[str, str]:
-    label, _, text = line.partition("  ")
-    return label.strip(), text.strip()
 
 
 # Pictures -------------------------------------------------------------------------------------------------------------

@@ -201,7 +201,7 @@ def test_choice_needs_less_memory_with_the_same_numbers(no_grappler):
     assert report.predicted_peak_bytes <= report.budget_bytes < least
     assert report.overhead == pytest.approx(report.schedule.cost / report.base_cost - 1)
     assert report.base_cost < report.schedule.graph.base_cost
-    assert "gradients read codes" in str(report) and report.to_dict()["encodings"] == dict(report.encodings)
+    assert "gradients read codes" in report.table() and report.to_dict()["encodings"] == dict(report.encodings)
     assert train(model, VGG) == train(plain, VGG)
     assert_same_state(model, plain)
 

@@ -72,7 +72,7 @@ def test_values_wait_on_the_host_where_that_costs_less(hosted, no_grappler):
     assert paged is not None and paged.values == paged.fetches > 5 and report.recomputations == 0
     assert report.strict and report.overhead < 0.02 and report.predicted_peak_bytes <= report.budget_bytes
     assert 0 < paged.host_bytes < report.plain_peak_bytes and 0 <= paged.waiting < 0.02
-    assert f"{paged.values} values wait on the host" in str(report) and "waits for copies included" in str(report)
+    assert f"{paged.values} values wait on the host" in report.table() and "waits for copies included" in report.table()
     assert report.to_dict()["paged"]["values"] == paged.values
     assert train(model, CASE) == train(plain, CASE)
     assert_same_state(plain, model)
@@ -86,7 +86,7 @@ def test_the_page_tells_of_it(hosted):
     assert "wait on the host" in rows["paging"]
     assert section.lists[0].caption == "paging computes nothing again"
     report = compile_quickly(model, CASE, **ROOFLINE | {"page": "never"}).checkmate
-    assert report.paged is None and "paging" not in str(report) and report.to_dict()["paged"] is None
+    assert report.paged is None and "paging" not in report.table() and report.to_dict()["paged"] is None
 
 
 def test_where_nothing_else_fits_values_wait_on_the_host(hosted, monkeypatch):
@@ -154,7 +154,7 @@ def test_measured_in_strict_order_alone(hosted, monkeypatch):
     assert report.paged is not None and report.attempts[-1].copies == report.paged.values
     assert all(a.strict for a in report.attempts if a.copies) and calls
     assert report.sure_bytes <= POLICY.sure * report.budget_bytes and report.placed_peak_bytes is None
-    assert "with copies" in str(report)
+    assert "with copies" in report.table()
 
 
 def test_steps_that_take_longer_are_not_taken(hosted, monkeypatch):

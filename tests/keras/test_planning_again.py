@@ -33,7 +33,7 @@ def test_a_peak_over_the_budget_while_training_plans_again(monkeypatch, no_grapp
     assert_same_state(plain, model)
     report = model.checkmate
     assert report.exceeded_bytes == (over,) and report.attempts[-1].target_bytes < first.attempts[-1].target_bytes
-    assert "planned again" in str(report) and report.attempts[: len(first.attempts)] == first.attempts
+    assert "planned again" in report.table() and report.attempts[: len(first.attempts)] == first.attempts
 
 
 @pytest.mark.long
@@ -85,7 +85,7 @@ def test_planning_again_ends(monkeypatch, caplog):
     train(model, DENSE)
     report = model.checkmate
     assert report.training_peak_bytes == 100 * budget and not report.exceeded_bytes
-    assert "OVER" in str(report) and "no other plan" in caplog.text
+    assert "OVER" in report.table() and "no other plan" in caplog.text
 
 
 def _crowded_after_planning(monkeypatch, budget, share, limit_bytes=None):
@@ -114,7 +114,7 @@ def test_room_is_made_for_data_before_training(monkeypatch, no_grappler, share):
     assert train(model, DENSE) == train(plain, DENSE)
     assert_same_state(plain, model)
     assert model.checkmate.expected_bytes == (int(share * first.budget_bytes),)
-    assert not model.checkmate.exceeded_bytes and "room for data" in str(model.checkmate)
+    assert not model.checkmate.exceeded_bytes and "room for data" in model.checkmate.table()
     assert model.checkmate.predicted_peak_bytes < first.predicted_peak_bytes
 
 

@@ -24,7 +24,7 @@ def _recomputing():
 
 
 def test_text():
-    text = str(report())
+    text = report().table()
     assert "chain, batch 32, on CPU:0" in text
     assert "6.00 MB (asked: 60% of the plain peak)" in text
     assert "10.0 MB predicted, of it 1.00 MB variables and 500 kB inputs" in text
@@ -38,22 +38,22 @@ def test_what_steps_are_expected_to_take():
     # As far above the most as that is above the median.
     assert Peak.of([100, 140, 110, 100], [3, 1, 2, 9]) == Peak(140, 175, 1)
     assert Peak.of([100, 100], [1, 1]) == Peak(100, 100, 1)
-    text = str(report(sure_bytes=5_900_000, expected_bytes=(6_200_000,), exceeded_bytes=(6_300_000,)))
+    text = report(sure_bytes=5_900_000, expected_bytes=(6_200_000,), exceeded_bytes=(6_300_000,)).table()
     assert "5.80 MB, within the budget, at most 5.90 MB expected" in text
     assert "6.20 MB" in text and "6.30 MB while training, over the budget" in text
 
 
 def test_over_the_budget_is_said_aloud():
-    assert "6.10 MB, OVER the budget" in str(report(measured_peak_bytes=6_100_000))
+    assert "6.10 MB, OVER the budget" in report(measured_peak_bytes=6_100_000).table()
 
 
 def test_why_it_was_not_measured():
-    text = str(report(measured_peak_bytes=None, not_measured="no statistics", attempts=()))
+    text = report(measured_peak_bytes=None, not_measured="no statistics", attempts=()).table()
     assert "not measured: no statistics" in text
 
 
 def test_other_tenants():
-    assert "(2.00 MB of it other tenants of the device)" in str(report(foreign_bytes=2_000_000))
+    assert "(2.00 MB of it other tenants of the device)" in report(foreign_bytes=2_000_000).table()
 
 
 def test_plans_tried():
@@ -62,7 +62,7 @@ def test_plans_tried():
         Attempt(5_500_000, 5_450_000, None, 0.2),
         Attempt(5_000_000, 4_900_000, Peak(5_800_000, 5_800_000, 0.1), 0.3),
     )
-    text = str(report(attempts=attempts))
+    text = report(attempts=attempts).table()
     assert "5.90 MB predicted, 6.40 MB measured; 5.45 MB predicted, out of memory; 4.90 MB predicted" in text
 
 
@@ -73,8 +73,8 @@ def test_recomputation_and_proof():
     assert found.recomputations == 1
     assert found.overhead == pytest.approx(1 / base)
     assert found.proven_overhead == pytest.approx(0.5 / base)
-    assert f"1 of {len(schedule.graph)} nodes again, {1 / base:.2%}" in str(found)
-    assert f"costs less than {0.5 / base:.2%} more" in str(found)
+    assert f"1 of {len(schedule.graph)} nodes again, {1 / base:.2%}" in found.table()
+    assert f"costs less than {0.5 / base:.2%} more" in found.table()
 
 
 def test_nothing_recomputed():
@@ -101,20 +101,20 @@ def test_a_report_is_a_value():
 
 
 def _labels(found):
-    return [line.split("  ")[0] for line in str(found).splitlines()]
+    return [line.split("  ")[0] for line in found.table().splitlines()]
 
 
 def test_predicted_packed_placed_and_measured_stand_one_below_the_other():
     found = report(packed_peak_bytes=5_600_000, placed_peak_bytes=5_700_000)
     at = _labels(found).index("predicted peak")
     assert _labels(found)[at : at + 4] == ["predicted peak", "best packing", "placed peak", "measured peak"]
-    assert "5.60 MB, if each value had the best address" in str(found)
-    assert "5.70 MB, as the allocator places values" in str(found)
+    assert "5.60 MB, if each value had the best address" in found.table()
+    assert "5.70 MB, as the allocator places values" in found.table()
     assert [size for _, size in peaks(found)] == [10_000_000, 5_500_000, 5_600_000, 5_700_000, 5_800_000]
 
 
 def test_without_a_model_nothing_is_said_of_it():
-    text = str(report())
+    text = report().table()
     assert "placed" not in text and "packing" not in text
     assert len(peaks(report())) == 3
 
@@ -123,9 +123,11 @@ def test_how_far_the_allocator_reaches():
     graph = chain(4)
     use = memory_use(memory_of(graph), keep_all(graph))
     found = report(placed_peak_bytes=use.placed_bytes, memory_map=use)
-    assert f"with the holes between them it reaches {format_bytes(use.range_bytes)}" in str(found)
-    assert "OUT OF MEMORY" not in str(found)
-    assert "OUT OF MEMORY: a request finds no room" in str(replace(found, memory_map=replace(use, out_of_memory=True)))
+    assert f"with the holes between them it reaches {format_bytes(use.range_bytes)}" in found.table()
+    assert "OUT OF MEMORY" not in found.table()
+    assert (
+        "OUT OF MEMORY: a request finds no room" in replace(found, memory_map=replace(use, out_of_memory=True)).table()
+    )
 
 
 def test_values_have_the_peaks_but_not_the_map():
@@ -139,7 +141,7 @@ def test_values_have_the_peaks_but_not_the_map():
 def test_plans_tried_say_where_they_were_placed():
     attempt = Attempt(6_000_000, 5_900_000, Peak(6_400_000, 6_400_000, 0.1), 0.1, placed_bytes=6_100_000)
     found = report(attempts=(attempt, attempt))
-    assert "5.90 MB predicted, 6.10 MB placed, 6.40 MB measured" in str(found)
+    assert "5.90 MB predicted, 6.10 MB placed, 6.40 MB measured" in found.table()
     assert found.to_dict()["attempts"][0]["placed_bytes"] == 6_100_000
 
 
@@ -153,3 +155,30 @@ def test_the_page_has_a_column_and_a_map():
     assert [row[3] for row in after.tables[1].rows] == ["5.70 MB", "not known"]
     assert {len(row) for row in after.tables[1].rows} == {len(after.tables[1].head)}
     assert len(after.pictures) == len(before.pictures) + 1
+
+
+def test_ten_lines_tell_what_matters_most():
+    lines = str(report()).splitlines()
+    assert [line.split("  ")[0] for line in lines] == [
+        "model", "budget", "plain step", "peak", "recomputation", "proven", "solved by", "time",
+    ]  # fmt: skip
+    assert lines[3].endswith("5.50 MB predicted, 5.80 MB measured, within the budget") and lines[-1].endswith("1.8 s")
+    told = str(report(measured_peak_bytes=None, not_measured="no statistics", placed_peak_bytes=5_600_000))
+    assert "5.50 MB predicted, 5.60 MB placed, not measured: no statistics" in told
+
+
+def test_there_are_never_more_than_ten():
+    attempt = report().attempts[0]
+    full = report(
+        strict=True,
+        encodings={"sign": 3},
+        attempts=(attempt, attempt),
+        training_peak_bytes=6_100_000,
+        exceeded_bytes=(6_100_000,),
+        expected_bytes=(6_200_000,),
+        seconds={"trace": 1.0, "solve": 0.5, "solved before": 100.0},
+    )
+    lines = str(full).splitlines()
+    assert len(lines) == 10 and lines[-1].endswith("1.5 s")
+    assert "besides         strict order, 3 gradients read codes, 2 plans tried, planned again 2 times" in str(full)
+    assert "6.10 MB, OVER the budget" in lines[4]

@@ -162,7 +162,7 @@ def execute(run: Run) -> dict[str, Any]:
         result["compile_seconds"] = time.perf_counter() - begin
         report = model.checkmate
         result["report"] = report.to_dict()
-        result["report_text"] = str(report)
+        result["report_text"] = report.table()
         result["predicted"] = predicted(report.schedule)
         result["predicted_plain"] = predicted(keep_all(report.schedule.graph))
         say(planned=result)

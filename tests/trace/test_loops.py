@@ -183,3 +183,16 @@ def test_a_loop_within_a_loop():
     traced = trace_step(step, tf.TensorSpec([None, 3]))
     loop = next(op for op in traced.operations if "While" in op.type)
     assert [_static(traced).bytes_of(t) for t in loop.outputs if t.dtype.is_floating] == [BATCH * 3 * 4]
+
+
+def test_what_is_stacked_has_as_many_entries_as_the_list():
+    def step(x):
+        steps = tf.shape(x)[1]
+        array = tf.TensorArray(tf.float32, size=steps, element_shape=(None, FEATURES))
+        more = lambda i, a: (i + 1, a.write(i, tf.exp(x[:, i])))  # noqa: E731
+        return tf.while_loop(lambda i, _: i < steps, more, (0, array))[1].stack()
+
+    traced = trace_step(step, tf.TensorSpec([None, STEPS, FEATURES]))
+    static = _static(traced)
+    (stacked,) = [op.outputs[0] for op in traced.operations if op.type == "TensorListStack"]
+    assert static.tensors[id(stacked)].shape == (STEPS, BATCH, FEATURES)

@@ -267,3 +267,17 @@ def test_tracing_changes_no_variable():
     before = [v.numpy() for v in model.variables]
     program_of(model, DENSE)
     assert all((a == v.numpy()).all() for a, v in zip(before, model.variables, strict=True))
+
+
+@pytest.mark.parametrize("way", [tf.py_function, tf.numpy_function])
+def test_the_shape_of_what_python_returns_is_the_told_one(way):
+    def step(x, told):
+        found = way(lambda v: v, [x], tf.float32)
+        found.set_shape(told)
+        return found
+
+    for told, known in (((None, 3), (5, 3)), ((7, 3), (7, 3)), ((None, None), None), (None, None)):
+        traced = _traced(lambda x, told=told: step(x, told), tf.TensorSpec([None, 3]))
+        static = with_static_batch(traced, [tf.TensorShape([5, 3])])
+        (op,) = [op for op in traced.operations if "PyFunc" in op.type]
+        assert static.bytes_of(op.outputs[0]) == (None if known is None else 4 * known[0] * known[1])

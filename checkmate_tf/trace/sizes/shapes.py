@@ -2,7 +2,7 @@
 
 Data alone tells the begin and the end of a random crop, `x[:, k : k + 14]`. But where the end of an axis is its begin
 and a known number, the slice has that many entries. A lookup in a table gives a value for each key. A count of the
-values in each row has as many rows.
+values in each row has as many rows. Python functions are taken at the word of `set_shape`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,13 @@ import tensorflow as tf
 
 from ..ops import inputs_of
 
-__all__ = ["inferred_shape"]
+__all__ = ["PYTHON", "inferred_shape", "python_shapes"]
+
+PYTHON = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
+"""Types of operations that run Python. Nothing is known of what they return, but what the user says."""
 
 Known = Callable[[tf.Tensor], np.ndarray | None]
+Shapes = Callable[[tf.Tensor], tf.TensorShape]
 
 
 def inferred_shape(op: tf.Operation, copy: tf.Operation, known: Known) -> tf.TensorShape:
@@ -37,6 +41,28 @@ def inferred_shape(op: tf.Operation, copy: tf.Operation, known: Known) -> tf.Ten
     if op.type == "DenseBincount" and copy.inputs[0].shape.rank == shape.rank == 2:
         return tf.TensorShape([copy.inputs[0].shape[0], shape[1]])
     return shape
+
+
+def python_shapes(op: tf.Operation, copy: tf.Operation, shape_of: Shapes) -> list[tf.TensorShape]:
+    """The shapes of what a Python function returns: those told by `set_shape`, with the batch of its inputs.
+
+    The gradient of such a function gives what is like its inputs. It waits for the function, by a control edge.
+
+    Parameters
+    ----------
+    op, copy : tf.Operation
+        The traced operation, one of `PYTHON`, and its copy with static inputs.
+    shape_of : callable
+        The static shape of a traced tensor.
+    """
+    told = [t.shape for t in op.outputs]
+    batches = {t.shape[0] for t in copy.inputs if t.shape.rank}
+    if len(batches) == 1:
+        told = [tf.TensorShape([*batches, *t[1:]]) if t.rank and t[0] is None else t for t in told]
+    for before in op.control_inputs:
+        if before.type in PYTHON and [t.dtype for t in before.inputs] == [t.dtype for t in op.outputs]:
+            return [t if t.rank is not None else shape_of(s) for t, s in zip(told, inputs_of(before), strict=True)]
+    return told
 
 
 def _slice(op: tf.Operation, inferred: tf.TensorShape, known: Known) -> tf.TensorShape:

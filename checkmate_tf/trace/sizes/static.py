@@ -22,7 +22,7 @@ from ..order import topological
 from ..step import TracedStep
 from .learned import LEARNED, learn_shapes
 from .loops import copy_functions, function_graph, list_sizes, pushes_back, root_of, step_of, trip_count
-from .shapes import inferred_shape
+from .shapes import PYTHON, inferred_shape, python_shapes
 from .variants import Variants, bytes_of, largest
 
 __all__ = ["StaticStep", "with_static_batch"]
@@ -151,6 +151,11 @@ class _Emitter:
                     copies[5].set_shape(_reserve_space(copies[0]))
                 elif op.type in LEARNED:
                     for t, shape in zip(copies, learn_shapes(copy) or (), strict=False):
+                        t.set_shape(shape)
+                elif op.type in PYTHON:
+                    for t, shape in zip(
+                        copies, python_shapes(op, copy, lambda t: self.tensors[id(t)].shape), strict=True
+                    ):
                         t.set_shape(shape)
                 elif copies and not copies[0].shape.is_fully_defined():
                     copies[0].set_shape(inferred_shape(op, copy, lambda t: self.known.get(id(t))))

@@ -135,7 +135,11 @@ class Variants:
             return
         copy = self.tensors[id(result)]
         shape = element.shape
-        copy.set_shape(copy.shape[:1].concatenate(shape) if op.type == "TensorListStack" else shape)
+        if op.type == "TensorListStack":
+            count = copy.shape[:1] if copy.shape.rank else tf.TensorShape([None])
+            told = tf.TensorShape([self.lengths.get(id(inputs_of(op)[0]))])
+            shape = (told if count.is_compatible_with(told) and count[0] is None else count).concatenate(shape)
+        copy.set_shape(shape)
         if op.type == "TensorListPopBack":
             self.elements[id(op.outputs[0])] = element
 

@@ -1,0 +1,621 @@
+"""`compile(model, budget)` and nothing else, on models as people train them: the numbers are plain ones, bit by bit.
+
+Each plan is made at the first batch. Where a model, its losses or its data need more than Keras's own step, the plan
+has to find that by itself.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from cases import CROSSENTROPY, Case, assert_same_state, compile_quickly, make, train
+from keras import layers, ops
+
+import checkmate_tf
+from checkmate_tf.device.measure import find_device
+
+pytestmark = [pytest.mark.usefixtures("fresh_keras", "no_grappler")]
+
+BATCH = 16
+IMAGE = (16, 16, 3)
+
+
+def random(*shapes: tuple[int, ...], classes: int = 4) -> Callable[[int], tuple[Any, Any]]:
+    """Random inputs of the given shapes (without the batch), and a class each."""
+
+    def data(n: int) -> tuple[Any, Any]:
+        rng = np.random.default_rng(3)
+        x = tuple(rng.normal(size=(n, *shape)).astype("float32") for shape in shapes)
+        return x if len(x) > 1 else x[0], rng.integers(0, classes, n)
+
+    return data
+
+
+def blocks(x: Any, n: int = 3, width: int = 8) -> Any:
+    for _ in range(n):
+        x = layers.Conv2D(width, 3, padding="same", activation="gelu")(x)
+    return x
+
+
+def classifier(inputs: Any, x: Any, **options: Any) -> keras.Model:
+    if len(x.shape) > 2:
+        x = ops.mean(x, axis=tuple(range(1, len(x.shape) - 1)))
+    model = keras.Model(inputs, layers.Dense(4, activation="softmax")(x))
+    model.compile(**{"optimizer": "adam", "loss": CROSSENTROPY} | options)
+    return model
+
+
+class Penalized(keras.Model):
+    """A GAN whose critic has a gradient penalty (Gulrajani et al., 2017), with an optimizer for each network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        noise = keras.Input((16,))
+        x = layers.Reshape((8, 8, 4))(layers.Dense(8 * 8 * 4)(noise))
+        x = blocks(layers.UpSampling2D()(x))
+        self.generator = keras.Model(noise, layers.Conv2D(3, 3, padding="same", activation="tanh")(x))
+        image = keras.Input(IMAGE)
+        self.critic = keras.Model(image, layers.Dense(1)(layers.Flatten()(blocks(image))))
+        self.seeds = keras.random.SeedGenerator(11)
+        self.other = keras.optimizers.Adam(1e-3)
+        self.other.build(self.critic.trainable_variables)
+
+    def call(self, x: Any) -> Any:
+        return self.critic(x)
+
+    def train_step(self, data: Any) -> Any:
+        real = data[0]
+        count = tf.shape(real)[0]
+        fake = self.generator(keras.random.normal((count, 16), seed=self.seeds), training=True)
+        mix = keras.random.uniform((count, 1, 1, 1), seed=self.seeds)
+        with tf.GradientTape() as tape:
+            between = mix * real + (1 - mix) * fake
+            with tf.GradientTape() as inner:
+                inner.watch(between)
+                judged = self.critic(between, training=True)
+            norm = tf.sqrt(tf.reduce_sum(inner.gradient(judged, between) ** 2, axis=(1, 2, 3)) + 1e-12)
+            lost = tf.reduce_mean(self.critic(fake, training=True)) - tf.reduce_mean(self.critic(real, training=True))
+            lost += 10.0 * tf.reduce_mean((norm - 1.0) ** 2)
+        self.other.apply(tape.gradient(lost, self.critic.trainable_variables), self.critic.trainable_variables)
+        with tf.GradientTape() as tape:
+            made = self.generator(keras.random.normal((count, 16), seed=self.seeds), training=True)
+            fooled = -tf.reduce_mean(self.critic(made, training=True))
+        variables = self.generator.trainable_variables
+        self.optimizer.apply(tape.gradient(fooled, variables), variables)
+        return {"critic": lost, "generator": fooled}
+
+
+def gan() -> keras.Model:
+    model = Penalized()
+    model.build((None, *IMAGE))
+    model.compile("adam")
+    model.optimizer.build(model.generator.trainable_variables)
+    return model
+
+
+class Denoiser(keras.Model):
+    """A diffusion U-Net: noise and its level are drawn within the step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        image, level = keras.Input(IMAGE), keras.Input((1,))
+        told = layers.Dense(8, activation="swish")(level)
+        top = blocks(image) + ops.expand_dims(ops.expand_dims(told, 1), 1)
+        low = blocks(layers.AveragePooling2D(2)(top), width=16)
+        x = layers.Concatenate()([top, layers.UpSampling2D(interpolation="bilinear")(low)])
+        self.network = keras.Model([image, level], layers.Conv2D(3, 3, padding="same")(blocks(x)))
+        self.seeds = keras.random.SeedGenerator(5)
+
+    def call(self, x: Any) -> Any:
+        return self.network([x, ops.ones((ops.shape(x)[0], 1))])
+
+    def train_step(self, data: Any) -> Any:
+        images = data[0]
+        level = keras.random.uniform((ops.shape(images)[0], 1), seed=self.seeds)
+        noise = keras.random.normal(ops.shape(images), seed=self.seeds)
+        share = ops.reshape(level, (-1, 1, 1, 1))
+        with tf.GradientTape() as tape:
+            found = self.network([ops.sqrt(1 - share) * images + ops.sqrt(share) * noise, level], training=True)
+            loss = ops.mean((found - noise) ** 2)
+        variables = self.network.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+def diffusion() -> keras.Model:
+    model = Denoiser()
+    model.build((None, *IMAGE))
+    model.compile("adam")
+    return model
+
+
+class Sample(layers.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seeds = keras.random.SeedGenerator(3)
+
+    def call(self, given: Any) -> Any:
+        mean, log = given
+        self.add_loss(-0.001 * ops.mean(1 + log - mean**2 - ops.exp(log)))
+        return mean + ops.exp(0.5 * log) * keras.random.normal(ops.shape(mean), seed=self.seeds)
+
+
+def vae() -> keras.Model:
+    image = keras.Input(IMAGE)
+    x = layers.Flatten()(blocks(image))
+    x = Sample()([layers.Dense(8)(x), layers.Dense(8)(x)])
+    x = blocks(layers.Reshape((16, 16, 2))(layers.Dense(512, activation="gelu")(x)))
+    model = keras.Model(image, layers.Conv2D(3, 3, padding="same")(x))
+    model.compile("adam", "mse")
+    return model
+
+
+def itself(n: int) -> tuple[Any, Any]:
+    x, _ = random(IMAGE)(n)
+    return x, x
+
+
+class Experts(layers.Layer):
+    """Each token goes to the two experts that score highest; what they say is weighed by their scores."""
+
+    def build(self, shape: Any) -> None:
+        self.router = self.add_weight(shape=(shape[-1], 4))
+        self.into = self.add_weight(shape=(4, shape[-1], 64))
+        self.out = self.add_weight(shape=(4, 64, shape[-1]))
+
+    def call(self, x: Any) -> Any:
+        scores, chosen = ops.top_k(ops.softmax(x @ self.router), 2)
+        weights = ops.sum(ops.one_hot(chosen, 4) * scores[..., None], axis=-2)
+        hidden = ops.gelu(ops.einsum("btd,edh->beth", x, self.into))
+        return x + ops.einsum("beth,ehd,bte->btd", hidden, self.out, weights)
+
+
+def experts() -> keras.Model:
+    inputs = x = keras.Input((24, 32))
+    for _ in range(3):
+        x = Experts()(layers.LayerNormalization()(x))
+    return classifier(inputs, x)
+
+
+class Towers(keras.Model):
+    """Two towers: of all pairs in a batch, those that came together are to score highest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = (
+            keras.Sequential([layers.Dense(64, activation="gelu") for _ in range(4)]) for _ in range(2)
+        )
+
+    def call(self, x: Any) -> Any:
+        return self.left(x[0]) @ ops.transpose(self.right(x[1]))
+
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
+    ) -> Any:
+        pairs = ops.arange(ops.shape(y_pred)[0])
+        return ops.mean(keras.losses.sparse_categorical_crossentropy(pairs, y_pred, from_logits=True))
+
+
+def towers() -> keras.Model:
+    model = Towers()
+    model((np.zeros((2, 32), "float32"), np.zeros((2, 32), "float32")))
+    model.compile("adam")
+    return model
+
+
+class Distilled(keras.Model):
+    """A student learns what a teacher says, which learns nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        image = keras.Input(IMAGE)
+        self.teacher = classifier(image, blocks(image, 2, 16))
+        self.teacher.trainable = False
+        image = keras.Input(IMAGE)
+        self.student = classifier(image, blocks(image, 4))
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return self.student(x, training=training)
+
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
+    ) -> Any:
+        said = self.teacher(x, training=False)
+        return super().compute_loss(x, y, y_pred) + ops.mean(keras.losses.kl_divergence(said, y_pred))
+
+
+def distilled() -> keras.Model:
+    model = Distilled()
+    model.build((None, *IMAGE))
+    model.compile("adam", CROSSENTROPY)
+    return model
+
+
+def ctc() -> keras.Model:
+    """Labels are shorter than what is said: targets do not have the output's shape."""
+    inputs = x = keras.Input((32, 16))
+    for _ in range(3):
+        x = layers.TimeDistributed(layers.Dense(32, activation="gelu"))(x)
+    model = keras.Model(inputs, layers.Dense(9)(x))
+    model.compile("adam", keras.losses.CTC())
+    return model
+
+
+def labels(n: int) -> tuple[Any, Any]:
+    rng = np.random.default_rng(4)
+    return rng.normal(size=(n, 32, 16)).astype("float32"), rng.integers(1, 9, (n, 6)).astype("int32")
+
+
+def detector() -> keras.Model:
+    """Targets in a dict, one of them with another loss."""
+    image = keras.Input(IMAGE)
+    x = layers.Flatten()(layers.MaxPooling2D(4)(blocks(image, 4)))
+    boxes = layers.Reshape((5, 4), name="boxes")(layers.Dense(20)(x))
+    kinds = layers.Softmax(name="kinds")(layers.Reshape((5, 7))(layers.Dense(35)(x)))
+    model = keras.Model(image, {"boxes": boxes, "kinds": kinds})
+    model.compile(
+        "adam", {"boxes": keras.losses.Huber(), "kinds": CROSSENTROPY}, loss_weights={"boxes": 2.0, "kinds": 1.0}
+    )
+    return model
+
+
+def targets(n: int) -> tuple[Any, Any]:
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(n, *IMAGE)).astype("float32")
+    return x, {"boxes": rng.normal(size=(n, 5, 4)).astype("float32"), "kinds": rng.integers(0, 7, (n, 5))}
+
+
+class Waves(layers.Layer):
+    def call(self, x: Any) -> Any:
+        real, imaginary = ops.fft2((x, ops.zeros_like(x)))
+        return x + 0.01 * ops.tanh(real + imaginary)
+
+
+def fourier() -> keras.Model:
+    inputs = x = keras.Input((24, 32))
+    for _ in range(3):
+        x = Waves()(layers.Dense(32)(x))
+    return classifier(inputs, x)
+
+
+def _clipped(x: Any) -> Any:
+    return np.clip(x, -1.0, 1.0)
+
+
+def _tanh(x: Any) -> Any:
+    return tf.tanh(x)  # eagerly, and its gradient is taken eagerly, too
+
+
+class Foreign(layers.Layer):
+    """Python within the step, whose result has a shape that is told."""
+
+    def __init__(self, way: Any, function: Any) -> None:
+        super().__init__()
+        self.way, self.function = way, function
+
+    def call(self, x: Any) -> Any:
+        given = x if self.function is _tanh else tf.stop_gradient(x)
+        found = self.way(self.function, [given], tf.float32)
+        found.set_shape(x.shape)
+        return x + found
+
+    def compute_output_shape(self, shape: Any) -> Any:
+        return shape
+
+
+def foreign(way: Any, function: Any) -> keras.Model:
+    inputs = x = keras.Input((24, 32))
+    for _ in range(3):
+        x = Foreign(way, function)(layers.Dense(64, activation="gelu")(x))
+    return classifier(inputs, x)
+
+
+class Scanned(layers.Layer):
+    """A recurrence of one's own: a loop over the time that writes what it finds into a TensorArray."""
+
+    def build(self, shape: Any) -> None:
+        self.kernel = self.add_weight(shape=(shape[-1], shape[-1]))
+
+    def call(self, x: Any) -> Any:
+        steps = tf.shape(x)[1]
+        found = tf.TensorArray(tf.float32, size=steps, element_shape=(None, x.shape[-1]))
+        state = tf.zeros_like(x[:, 0])
+        _, _, found = tf.while_loop(
+            lambda k, *_: k < steps,
+            lambda k, h, a: (k + 1, (n := tf.tanh(x[:, k] + h @ self.kernel)), a.write(k, n)),
+            (0, state, found),
+        )
+        y = tf.transpose(found.stack(), (1, 0, 2))
+        y.set_shape(x.shape)
+        return y
+
+
+def scanned() -> keras.Model:
+    inputs = x = keras.Input((12, 16))
+    for _ in range(2):
+        x = Scanned()(layers.Dense(16)(x))
+    return classifier(inputs, x)
+
+
+class Dropped(layers.Layer):
+    """Stochastic depth (Huang et al., 2016): whole samples skip a block."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.seeds = keras.random.SeedGenerator(seed)
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if not training:
+            return x
+        kept = keras.random.bernoulli if hasattr(keras.random, "bernoulli") else None
+        shape = (ops.shape(x)[0], 1, 1, 1)
+        drawn = kept(shape, 0.8, seed=self.seeds) if kept else keras.random.uniform(shape, seed=self.seeds)
+        return x * ops.cast(drawn > 0.2, x.dtype) / 0.8
+
+
+def convnext() -> keras.Model:
+    """Blocks of ConvNeXt (Liu et al., 2022)."""
+    inputs = keras.Input(IMAGE)
+    x = layers.Conv2D(16, 2, strides=2)(inputs)
+    for k in range(3):
+        y = layers.LayerNormalization()(layers.DepthwiseConv2D(7, padding="same")(x))
+        y = layers.Dense(16)(layers.Dense(64, activation="gelu")(y))
+        x = x + Dropped(k)(y)
+    return classifier(inputs, x)
+
+
+def masked_state() -> keras.Model:
+    """Recurrent layers that keep their state from batch to batch, over sentences with padding."""
+    inputs = keras.Input((20,), batch_size=BATCH, dtype="int32")
+    x = layers.Embedding(30, 32, mask_zero=True)(inputs)
+    x = layers.LSTM(32, return_sequences=True, stateful=True)(x)
+    x = layers.GRU(16, stateful=True)(x)
+    return classifier(inputs, x)
+
+
+def sentences(n: int) -> tuple[Any, Any]:
+    rng = np.random.default_rng(3)
+    x = rng.integers(1, 30, (n, 20)).astype("int32")
+    x[:, 15:] = 0
+    return x, rng.integers(0, 4, n)
+
+
+def dense(**options: Any) -> keras.Model:
+    inputs = x = keras.Input((32, 16))
+    for _ in range(4):
+        x = layers.Dense(48, activation="gelu")(x)
+    return classifier(inputs, x, **options)
+
+
+VECTORS = random((32, 16))
+CASES = {
+    "gradient penalty": Case(gan, random(IMAGE), budget=0.5),
+    "diffusion": Case(diffusion, random(IMAGE), budget=0.7),
+    "vae": Case(vae, itself, budget=0.8),
+    "experts": Case(experts, random((24, 32)), budget=0.75),
+    "towers": Case(towers, random((32,), (32,)), budget=1.0),
+    "distilled": Case(distilled, random(IMAGE), budget=0.7),
+    "ctc": Case(ctc, labels, budget=0.97),
+    "detector": Case(detector, targets, budget=0.7, missing=5),
+    "fourier": Case(fourier, random((24, 32)), budget=0.7),
+    "py_function": Case(lambda: foreign(tf.py_function, _tanh), random((24, 32)), budget=0.9),
+    "numpy_function": Case(lambda: foreign(tf.numpy_function, _clipped), random((24, 32)), budget=0.85),
+    "tensor array": Case(scanned, random((12, 16)), budget=0.99),
+    "convnext": Case(convnext, random(IMAGE), budget=0.7),
+    "masked state": Case(masked_state, sentences, budget=0.9),
+}
+
+
+ORDERED = ("gradient penalty", "towers", "tensor array")  # nothing has to be computed again
+
+
+@pytest.mark.long(but=("ctc", "detector", "numpy_function", "tensor array", "distilled"))
+@pytest.mark.feature("Models", "GAN with a gradient penalty", name="gradient penalty")
+@pytest.mark.feature("Models", "diffusion: noise drawn in the step", name="diffusion")
+@pytest.mark.feature("Models", "variational autoencoder", name="vae")
+@pytest.mark.feature("Models", "mixture of experts, routed by scores", name="experts")
+@pytest.mark.feature("Models", "two towers, negatives in the batch", name="towers")
+@pytest.mark.feature("Models", "distillation", name="distilled")
+@pytest.mark.feature("Models", "CTC: targets of another shape than the output", name="ctc")
+@pytest.mark.feature("Models", "targets in a dict", name="detector")
+@pytest.mark.feature("Models", "Fourier transforms", name="fourier")
+@pytest.mark.feature(
+    "Models", "py_function, numpy_function", name=["py_function", "numpy_function"], note="`set_shape` tells the size"
+)
+@pytest.mark.feature("Models", "TensorArray in a loop of one's own", name="tensor array")
+@pytest.mark.feature("Models", "ConvNeXt blocks, stochastic depth", name="convnext")
+@pytest.mark.feature("Models", "stateful recurrent layers with masks", name="masked state")
+@pytest.mark.parametrize("name", CASES)
+def test_training_is_equal(name):
+    case = CASES[name]
+    plain, model = make(case), make(case)
+    compile_quickly(model, case, batch_size=None, data=None, time_limit=60)
+    assert train(model, case, 2) == train(plain, case, 2)
+    assert_same_state(plain, model)
+    assert model.checkmate.recomputations > 0 or name in ORDERED
+
+
+# Ways to train ------------------------------------------------------------------------------------------------------
+
+DENSE = Case(dense, VECTORS)
+
+
+def _lora(model: keras.Model) -> Any:
+    """Low-rank adapters (Hu et al., 2022), switched on when the model is compiled for a budget already."""
+    before = train(model, DENSE, 1)
+    for layer in model.layers:
+        if isinstance(layer, layers.Dense) and layer.units == 48:
+            layer.enable_lora(4)
+    model.compile("adam", CROSSENTROPY)
+    return before, train(model, DENSE, 2)
+
+
+def _swapped_averages(model: keras.Model) -> Any:
+    x, y = VECTORS(3 * BATCH)
+    swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+    model.compile(keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.5), CROSSENTROPY)
+    return model.fit(x, y, epochs=3, batch_size=BATCH, verbose=0, callbacks=[swap]).history
+
+
+def _falling_rate(model: keras.Model) -> Any:
+    x, y = VECTORS(3 * BATCH)
+    model.compile(keras.optimizers.SGD(0.5), CROSSENTROPY)
+    calls = [
+        keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=1, min_delta=1.0),
+        keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
+        keras.callbacks.TerminateOnNaN(),
+    ]
+    history = model.fit(x, y, epochs=5, batch_size=BATCH, verbose=0, callbacks=calls).history
+    return {key: history[key] for key in ("loss", "learning_rate")}
+
+
+def _stopped_early(model: keras.Model) -> Any:
+    x, y = VECTORS(3 * BATCH)
+    stop = keras.callbacks.EarlyStopping(monitor="loss", patience=1, min_delta=10.0, restore_best_weights=True)
+    return model.fit(x, y, epochs=6, batch_size=BATCH, verbose=0, callbacks=[stop]).history
+
+
+def _weighted_classes(model: keras.Model) -> Any:
+    x, y = VECTORS(3 * BATCH)
+    return model.fit(x, y, batch_size=BATCH, verbose=0, class_weight={0: 1.0, 1: 2.0, 2: 0.5, 3: 1.0}).history
+
+
+def _batches() -> Any:
+    x, y = VECTORS(3 * BATCH)
+    for k in range(3):
+        yield x[k * BATCH : (k + 1) * BATCH], y[k * BATCH : (k + 1) * BATCH]
+
+
+def _generator(model: keras.Model) -> Any:
+    return model.fit(_batches(), verbose=0, steps_per_epoch=3).history
+
+
+def _in_a_thread(model: keras.Model) -> Any:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(train, model, DENSE, 2).result()
+
+
+def _frozen_between(model: keras.Model) -> Any:
+    first = train(model, DENSE, 1)
+    model.layers[1].trainable = False
+    model.compile("adam", CROSSENTROPY)
+    return first, train(model, DENSE, 2)
+
+
+def _nothing_is_a_number(model: keras.Model) -> Any:
+    """Infinity, and what is no number, go through as in plain training."""
+    x, y = VECTORS(2 * BATCH)
+    x[BATCH] = np.inf
+    return np.isnan([model.train_on_batch(x[k : k + BATCH], y[k : k + BATCH]) for k in (0, BATCH)]).tolist()
+
+
+WAYS = {
+    "LoRA": _lora,
+    "averages": _swapped_averages,
+    "rates": _falling_rate,
+    "stopped": _stopped_early,
+    "classes": _weighted_classes,
+    "generator": _generator,
+    "thread": _in_a_thread,
+    "frozen": _frozen_between,
+}
+
+
+@pytest.mark.long(but=("LoRA", "stopped", "thread"))
+@pytest.mark.feature("Training", "LoRA switched on after compile", name="LoRA", note="plans again")
+@pytest.mark.feature(
+    "Training", "SwapEMAWeights, ReduceLROnPlateau, EarlyStopping", name=["averages", "rates", "stopped"]
+)
+@pytest.mark.feature("Training", "class and sample weights", name="classes", note="plans again")
+@pytest.mark.feature("Training", "generators", name="generator")
+@pytest.mark.feature("Training", "fit in a thread", name="thread")
+@pytest.mark.parametrize("name", WAYS)
+def test_ways_to_train(name):
+    plain, model = make(DENSE), make(DENSE)
+    compile_quickly(model, DENSE, batch_size=None)
+    results = []
+    for each in (model, plain):
+        keras.utils.set_random_seed(5)
+        results.append(repr(WAYS[name](each)))
+    assert results[0] == results[1]
+    assert_same_state(plain, model)
+
+
+def test_infinity_goes_through():
+    plain, model = make(DENSE), make(DENSE)
+    compile_quickly(model, DENSE, batch_size=None)
+    assert _nothing_is_a_number(model) == _nothing_is_a_number(plain) == [False, True]
+    for a, b in zip(plain.weights, model.weights, strict=True):
+        np.testing.assert_array_equal(a, b)  # one that is no number equals another
+
+
+@pytest.mark.feature("Training", "save, load, compile again")
+def test_training_goes_on_from_a_file(tmp_path):
+    plain, model = make(DENSE), make(DENSE)
+    compile_quickly(model, DENSE, batch_size=None)
+    went_on = []
+    for name, each in (("plain", plain), ("ours", model)):
+        train(each, DENSE, 2)
+        each.save(tmp_path / f"{name}.keras")
+        loaded = keras.models.load_model(tmp_path / f"{name}.keras")
+        if name == "ours":
+            compile_quickly(loaded, DENSE, batch_size=None)
+        train(loaded, DENSE, 2)
+        went_on.append(loaded)
+    assert went_on[1].checkmate.recomputations > 0
+    assert_same_state(*went_on)
+
+
+@pytest.mark.feature("Training", "two compiled models in one process")
+def test_two_models_take_turns():
+    plain, model = [make(DENSE), make(CASES["experts"])], [make(DENSE), make(CASES["experts"])]
+    for each, case in zip(model, (DENSE, CASES["experts"]), strict=True):
+        compile_quickly(each, case, batch_size=None)
+    lost: list[list[Any]] = [[], []]
+    for k, pair in enumerate((plain, model)):
+        for _ in range(3):
+            for each, case in zip(pair, (DENSE, CASES["experts"]), strict=True):
+                lost[k].append(each.train_on_batch(*case.data(BATCH)))
+    assert lost[0] == lost[1]
+    for a, b in zip(plain, model, strict=True):
+        assert_same_state(a, b)
+
+
+@pytest.mark.long
+def test_compiled_and_restored_thirty_times_nothing_is_left():
+    """TensorFlow keeps a little of each function, of plain ones too. No variables or batches must be among it."""
+    device, model = find_device(), make(DENSE)
+    model.optimizer.build(model.trainable_variables)
+    known = []
+    for _ in range(30):
+        compile_quickly(model, DENSE, batch_size=None)
+        model.train_on_batch(*VECTORS(BATCH))
+        checkmate_tf.restore(model)
+        model.make_train_function(force=True)
+        gc.collect()
+        known.append(device.current_bytes())
+    batch = VECTORS(BATCH)[0].nbytes
+    assert known[-1] - known[4] < 25 * min(batch, sum(v.value.nbytes for v in model.variables)) * 0.6
+
+
+@pytest.mark.long
+def test_the_peak_does_not_drift_in_three_hundred_steps():
+    device, model = find_device(), make(DENSE)
+    compile_quickly(model, DENSE, batch_size=None)
+    x, y = VECTORS(BATCH)
+    for _ in range(20):
+        model.train_on_batch(x, y)
+    peaks = []
+    for _ in range(6):
+        device.forget_peak(0)
+        for _ in range(50):
+            model.train_on_batch(x, y)
+        peaks.append(device.peak_bytes())
+    assert max(peaks) <= 1.02 * peaks[0]

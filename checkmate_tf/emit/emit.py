@@ -137,7 +137,8 @@ class Emission:
         copy_functions(program.step.graph, graph)
         planned = (program.static.tensors[id(t)].shape for t in program.step.inputs)
         full = all(t.shape.as_list() == shape.as_list() for t, shape in zip(inputs, planned, strict=True))
-        self.shapes_known = full  # then Grappler sees the constants that it sees in a step traced for this batch
+        # Then Grappler sees the constants that it sees in a step traced for this batch.
+        self.shapes_known = full and not program.static.bounded
         self.products = products_of(program) if grappler_sorts() else Products([], set())
         self.factors = {p.inner: p.factor for p in self.products.pushed}
         self.current: dict[tf.Operation, list[tf.Tensor]] = {}  # outputs of the newest copy

@@ -27,6 +27,7 @@ from ..graph import BACKWARD, FORWARD, LOSS, Graph
 from .ops import ELEMENTWISE, SUMS, inputs_of, is_read_only, is_source, is_stateful, view_of, writes_resource
 from .order import followers_of, is_gradient
 from .sizes.learned import LEARNED
+from .sizes.shapes import PYTHON
 from .sizes.static import StaticStep
 from .step import TracedStep
 from .trees import gather_trees, within_trees
@@ -38,6 +39,7 @@ SOURCE, VIEW, SHAPE, SMALL, LARGE = "source", "view", "shape", "small", "large"
 _OPEN = (
     "give every dimension but the batch a fixed size (pad, or set input shapes), and while loops a maximum_iterations"
 )
+_NOT_TOLD = "tell the shape of what the Python function returns: result.set_shape(x.shape), or tf.ensure_shape"
 _NOT_LEARNED = "cuDNN decides it, and could not be asked now: free memory on the GPU, or give the layer use_cudnn=False"
 
 
@@ -170,7 +172,7 @@ def _sizes(operations: list[tf.Operation], static: StaticStep) -> dict[tf.Operat
             if size is None:
                 if t.dtype == tf.variant and not t.consumers():
                     continue
-                advice = _NOT_LEARNED if op.type in LEARNED else _OPEN
+                advice = _NOT_LEARNED if op.type in LEARNED else _NOT_TOLD if op.type in PYTHON else _OPEN
                 raise DynamicShapeError(
                     f"the size of {t.name} ({op.type}, shape {static.tensors[id(t)].shape}) does not follow from the "
                     f"batch size, so its memory cannot be planned; {advice}"

@@ -317,6 +317,37 @@ def foreign(way: Any, function: Any) -> keras.Model:
     return classifier(inputs, x)
 
 
+class Picked(layers.Layer):
+    """As many rows go on as data decides: those above a bound, or those that differ."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+
+    def build(self, shape: Any) -> None:
+        self.kernel = self.add_weight(shape=(shape[-1], shape[-1]))
+
+    def call(self, x: Any) -> Any:
+        rows = tf.reshape(x, (-1, x.shape[-1]))
+        if self.way == "mask":
+            kept = tf.tanh(tf.boolean_mask(rows, rows[:, 0] > 0) @ self.kernel)
+            return x + tf.reduce_mean(kept, axis=0)
+        kinds = tf.cast(tf.clip_by_value(rows[:, 0] * 2, -2, 2), tf.int32)
+        found, place = tf.unique(kinds)
+        seen = tf.tanh(tf.cast(found, tf.float32)[:, None] * self.kernel[0])
+        return x + tf.reshape(tf.gather(seen, place), tf.shape(x))
+
+    def compute_output_shape(self, shape: Any) -> Any:
+        return shape
+
+
+def picked(way: str) -> keras.Model:
+    inputs = x = keras.Input((24, 32))
+    for _ in range(3):
+        x = Picked(way)(layers.Dense(32, activation="gelu")(x))
+    return classifier(inputs, x)
+
+
 class Scanned(layers.Layer):
     """A recurrence of one's own: a loop over the time that writes what it finds into a TensorArray."""
 
@@ -407,6 +438,7 @@ CASES = {
     "fourier": Case(fourier, random((24, 32)), budget=0.7),
     "py_function": Case(lambda: foreign(tf.py_function, _tanh), random((24, 32)), budget=0.9),
     "numpy_function": Case(lambda: foreign(tf.numpy_function, _clipped), random((24, 32)), budget=0.85),
+    **{way: Case(lambda way=way: picked(way), random((24, 32)), budget=0.85) for way in ("mask", "unique")},
     "tensor array": Case(scanned, random((12, 16)), budget=0.99),
     "convnext": Case(convnext, random(IMAGE), budget=0.7),
     "masked state": Case(masked_state, sentences, budget=0.9),
@@ -416,7 +448,7 @@ CASES = {
 ORDERED = ("gradient penalty", "towers", "tensor array")  # nothing has to be computed again
 
 
-@pytest.mark.long(but=("ctc", "detector", "numpy_function", "tensor array", "distilled"))
+@pytest.mark.long(but=("ctc", "detector", "numpy_function", "tensor array", "mask", "unique"))
 @pytest.mark.feature("Models", "GAN with a gradient penalty", name="gradient penalty")
 @pytest.mark.feature("Models", "diffusion: noise drawn in the step", name="diffusion")
 @pytest.mark.feature("Models", "variational autoencoder", name="vae")
@@ -428,6 +460,9 @@ ORDERED = ("gradient penalty", "towers", "tensor array")  # nothing has to be co
 @pytest.mark.feature("Models", "Fourier transforms", name="fourier")
 @pytest.mark.feature(
     "Models", "py_function, numpy_function", name=["py_function", "numpy_function"], note="`set_shape` tells the size"
+)
+@pytest.mark.feature(
+    "Models", "boolean_mask, unique", name=["mask", "unique"], note="planned for the most that can come"
 )
 @pytest.mark.feature("Models", "TensorArray in a loop of one's own", name="tensor array")
 @pytest.mark.feature("Models", "ConvNeXt blocks, stochastic depth", name="convnext")

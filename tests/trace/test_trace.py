@@ -169,9 +169,17 @@ def test_sizes_are_those_of_the_batch_asked():
         assert static.bytes_of(traced.inputs[0]) == 4 * batch * 8 * 8 * 3
 
 
-def test_a_size_that_data_decides_is_unknown_and_not_zero():
+def test_a_size_that_data_decides_and_bounds_is_the_largest():
     step = _traced(lambda x: tf.reduce_sum(tf.boolean_mask(x, x[:, 0] > 0)), tf.TensorSpec([None, 3]))
-    assert _static(step, 4).bytes_of(_find(step, "Where").outputs[0]) is None
+    static = _static(step, 4)
+    assert static.bounded and static.bytes_of(_find(step, "Where").outputs[0]) == 4 * 8
+    assert static.bytes_of(_find(step, "GatherV2").outputs[0]) == 4 * 3 * 4
+
+
+def test_a_size_that_nothing_bounds_is_unknown_and_not_zero():
+    step = _traced(lambda x: tf.reduce_sum(tf.range(tf.cast(tf.reduce_sum(x), tf.int32))), tf.TensorSpec([None, 3]))
+    static = _static(step, 4)
+    assert not static.bounded and static.bytes_of(_find(step, "Range").outputs[0]) is None
 
 
 @pytest.mark.parametrize("optimizer", ["rmsprop", "adagrad", "adam", "sgd"])
@@ -281,3 +289,21 @@ def test_the_shape_of_what_python_returns_is_the_told_one(way):
         static = with_static_batch(traced, [tf.TensorShape([5, 3])])
         (op,) = [op for op in traced.operations if "PyFunc" in op.type]
         assert static.bytes_of(op.outputs[0]) == (None if known is None else 4 * known[0] * known[1])
+
+
+def test_the_largest_sizes_of_what_differs_and_of_parts():
+    def step(x):
+        kinds = tf.cast(x[:, 0], tf.int32)
+        found, place, count = tf.unique_with_counts(kinds)
+        rows, _ = tf.raw_ops.UniqueV2(x=x, axis=[0])
+        parts = tf.dynamic_partition(x, kinds, 3)
+        rest, _ = tf.raw_ops.ListDiff(x=kinds, y=kinds[:1])
+        return found, place, count, rows, *parts, rest
+
+    static = _static(traced := _traced(step, tf.TensorSpec([None, 3])), 5)
+    sizes = {
+        kind: [static.bytes_of(t) for t in _find(traced, kind).outputs] for kind in ("UniqueWithCounts", "UniqueV2")
+    }
+    assert sizes == {"UniqueWithCounts": [20, 20, 20], "UniqueV2": [60, 20]}
+    assert [static.bytes_of(t) for t in _find(traced, "DynamicPartition").outputs] == [60, 60, 60]
+    assert [static.bytes_of(t) for t in _find(traced, "ListDiff").outputs] == [20, 20]

@@ -14,7 +14,10 @@ import tensorflow as tf
 
 from ..ops import inputs_of
 
-__all__ = ["PYTHON", "inferred_shape", "python_shapes"]
+__all__ = ["BOUNDED", "PYTHON", "inferred_shape", "largest_shapes", "python_shapes"]
+
+BOUNDED = ("Where", "Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2", "DynamicPartition", "ListDiff")
+"""Types of operations whose results have a size that data decides, and that their inputs bound."""
 
 PYTHON = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
 """Types of operations that run Python. Nothing is known of what they return, but what the user says."""
@@ -63,6 +66,32 @@ def python_shapes(op: tf.Operation, copy: tf.Operation, shape_of: Shapes) -> lis
         if before.type in PYTHON and [t.dtype for t in before.inputs] == [t.dtype for t in op.outputs]:
             return [t if t.rank is not None else shape_of(s) for t, s in zip(told, inputs_of(before), strict=True)]
     return told
+
+
+def largest_shapes(op: tf.Operation, copy: tf.Operation, known: Known) -> list[tf.TensorShape]:
+    """The largest shapes that the outputs of an operation of `BOUNDED` can have: nothing is left out.
+
+    Parameters
+    ----------
+    op, copy, known
+        As `inferred_shape`.
+    """
+    given, found = copy.inputs[0].shape, [t.shape for t in copy.outputs]
+    if not given.is_fully_defined():
+        return found
+    count = given.num_elements()
+    if op.type == "Where":
+        return [tf.TensorShape([count, given.rank])]
+    if op.type == "DynamicPartition":
+        inner = given[copy.inputs[1].shape.rank :]
+        return [tf.TensorShape([copy.inputs[1].shape.num_elements()]).concatenate(inner)] * len(found)
+    if op.type in ("UniqueV2", "UniqueWithCountsV2") and given.rank != 1:
+        axis = known(inputs_of(op)[1])
+        if axis is None or np.size(axis) != 1:
+            return found
+        along = tf.TensorShape([given[int(np.ravel(axis)[0])]])
+        return [given, *([along] * (len(found) - 1))]
+    return [tf.TensorShape([count])] * len(found)
 
 
 def _slice(op: tf.Operation, inferred: tf.TensorShape, known: Known) -> tf.TensorShape:

@@ -22,7 +22,7 @@ from ..order import topological
 from ..step import TracedStep
 from .learned import LEARNED, learn_shapes
 from .loops import copy_functions, function_graph, list_sizes, pushes_back, root_of, step_of, trip_count
-from .shapes import PYTHON, inferred_shape, python_shapes
+from .shapes import BOUNDED, PYTHON, inferred_shape, largest_shapes, python_shapes
 from .variants import Variants, bytes_of, largest
 
 __all__ = ["StaticStep", "with_static_batch"]
@@ -45,6 +45,8 @@ class StaticStep:
         Bytes that variants hold: tensor lists and optionals. One that is missing has an unknown size.
     elements : dict from id(traced tensor) to what a list's elements look like, where it is known
     passed_on : dict from a traced loop to those of its outputs that are lists of what a given list holds
+    bounded : bool
+        Data decides some sizes, which are taken at their largest here. Then what shapes decide is no value of a step.
     """
 
     graph: tf.Graph
@@ -53,6 +55,7 @@ class StaticStep:
     list_bytes: Mapping[int, int]
     elements: Mapping[int, tf.TensorSpec] = field(default_factory=dict)
     passed_on: Mapping[tf.Operation, set[int]] = field(default_factory=dict)
+    bounded: bool = False
 
     def bytes_of(self, t: tf.Tensor) -> int | None:
         """Bytes of a traced tensor for the static batch; None if they cannot be known."""
@@ -72,9 +75,26 @@ def with_static_batch(step: TracedStep, shapes: list[tf.TensorShape]) -> StaticS
     TraceError
         If an operation rejects the static shapes (the batch does not suit the model).
     """
+    exact = _emitted(step, shapes)
+    if _has_sizes(step, exact):
+        return exact
+    try:
+        bounded = _emitted(step, shapes, bounded=True)
+    except TraceError:  # where sizes have to agree, the largest ones may not
+        return exact
+    return bounded if _has_sizes(step, bounded) else exact
+
+
+def _has_sizes(step: TracedStep, static: StaticStep) -> bool:
+    """Whether the size of everything is known that somebody reads."""
+    outputs = (t for op in step.operations for t in op.outputs)
+    return all(static.bytes_of(t) is not None or (t.dtype == tf.variant and not t.consumers()) for t in outputs)
+
+
+def _emitted(step: TracedStep, shapes: list[tf.TensorShape], bounded: bool = False) -> StaticStep:
     graph = func_graph.FuncGraph("checkmate_static")
     copy_functions(step.graph, graph)
-    emitter = _emitter(graph)
+    emitter = _emitter(graph, bounded)
     with graph.as_default():
         for given, shape in zip(step.inputs, shapes, strict=True):
             emitter.place(given, tf.compat.v1.placeholder(given.dtype, shape))
@@ -85,7 +105,7 @@ def with_static_batch(step: TracedStep, shapes: list[tf.TensorShape]) -> StaticS
                 emitter.emit(op)
     variants, passed_on = emitter.variants, emitter.passed_on
     return StaticStep(
-        graph, emitter.operations, emitter.tensors, variants.list_bytes, variants.elements, passed_on
+        graph, emitter.operations, emitter.tensors, variants.list_bytes, variants.elements, passed_on, bounded
     )  # fmt: skip
 
 
@@ -144,9 +164,9 @@ class _Emitter:
                 self.operations[op], copies = copy, list(copy.outputs)
                 if op.type in _BRANCHES:
                     self._branches(op, copies)
-                elif op.type == "Where" and self.bound:
-                    given = copy.inputs[0].shape
-                    copies[0].set_shape([given.num_elements(), given.rank])
+                elif op.type in BOUNDED and self.bound:
+                    for t, shape in zip(copies, largest_shapes(op, copy, self._value), strict=True):
+                        t.set_shape(shape)
                 elif op.type == "FusedBatchNormV3":
                     copies[5].set_shape(_reserve_space(copies[0]))
                 elif op.type in LEARNED:
@@ -158,7 +178,7 @@ class _Emitter:
                     ):
                         t.set_shape(shape)
                 elif copies and not copies[0].shape.is_fully_defined():
-                    copies[0].set_shape(inferred_shape(op, copy, lambda t: self.known.get(id(t))))
+                    copies[0].set_shape(inferred_shape(op, copy, self._value))
         except (ValueError, TypeError, tf.errors.OpError) as error:
             shapes = ", ".join(str(self.tensors[id(t)].shape) for t in op.inputs)
             raise TraceError(f"{op.name} ({op.type}) does not accept inputs of shape {shapes}: {error}") from error
@@ -169,6 +189,9 @@ class _Emitter:
             if t.dtype in (tf.variant, tf.resource):
                 handle_data_util.copy_handle_data(t, copy_tensor)
         self.variants.follow(op)
+
+    def _value(self, t: tf.Tensor) -> np.ndarray | None:
+        return self.known.get(id(t))
 
     def _branches(self, op: tf.Operation, copies: list[tf.Tensor]) -> None:
         """Give the outputs of a conditional that has no static shape the largest of its branches' shapes.

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
-__all__ = ["Feed", "is_pipeline"]
+__all__ = ["Feed", "is_pipeline", "without_tuning"]
 
 _ADAPTERS = ("ArrayDataAdapter.", "TensorLikeDataAdapter.")  # of Keras 3 and Keras 2: they make batches of arrays
 
@@ -55,6 +55,14 @@ def _before_prefetch(iterator: Any) -> tf.data.Dataset | None:
         inner = getattr(inner, "_input_dataset", None)
     makes = getattr(getattr(inner, "_map_func", None), "_func", None)
     return dataset if getattr(makes, "__qualname__", "").startswith(_ADAPTERS) else None
+
+
+def without_tuning() -> tf.data.Options:
+    """Of a pipeline that has nothing to tune. To end the thread that tunes takes ten milliseconds."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.experimental_optimization.apply_default_optimizations = False
+    return options
 
 
 def _one_ahead() -> tf.data.Options:

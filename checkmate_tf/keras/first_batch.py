@@ -28,7 +28,7 @@ from ..errors import BatchSizeError, CheckmateError, InfeasibleBudgetError
 from ..fit.options import PlanOptions, Progress
 from ..units import Budget, format_bytes
 from .controller import Controller, put
-from .feeding import is_pipeline
+from .feeding import is_pipeline, without_tuning
 from .frameworks import one_step_at_a_time, steps_of
 from .progress import progress_bars
 from .sizes import Functions, Sizes, as_given, have_open_sizes, sizes_of
@@ -260,7 +260,8 @@ def _pipeline_of(batch: Any, spec: Any) -> Iterator[Any]:
     """An iterator over one batch, of the type of the iterator that it came from."""
     with tf.device("/device:CPU:0"):  # where batches lie that a pipeline makes
         one = tf.data.Dataset.from_tensors(batch)
-    return iter(tf.data.experimental.from_variant(tf.data.experimental.to_variant(one), spec))
+    whole = tf.data.experimental.from_variant(tf.data.experimental.to_variant(one), spec)
+    return iter(whole.with_options(without_tuning()))
 
 
 def _out_of_the_allocator(value: Any) -> Any:

@@ -81,6 +81,8 @@ class PlanOptions:
         Let XLA compile the planned step.
     sample : sequence of arrays or None
         A batch of the user's data, flattened, to measure with.
+    sizes : sequence of tuple of int, or None
+        Of each input all dimensions but the batch, where the step is traced with some of them open. None: none is.
     tries : int
         Most plans to measure.
 
@@ -113,6 +115,7 @@ class PlanOptions:
     page: Page = "auto"
     jit_compile: bool = False
     sample: Sequence[Any] | None = None
+    sizes: Sequence[tuple[int | None, ...]] | None = None
     tries: int = 5
 
     def __post_init__(self) -> None:

@@ -26,6 +26,7 @@ from ..units import Budget, format_bytes
 from .feeding import Feed, is_pipeline
 from .frameworks import compiled_with, graphs_are_made, in_thread
 from .jit import resolve_jit
+from .sizes import sizes_of
 from .spec import open_batch, spec_of_tensors
 
 __all__ = ["Controller", "batch_errors", "build_training", "controller_of", "put"]
@@ -108,8 +109,18 @@ class Controller:
         self.attached = self.compiled_since = False
         self.before: dict[str, Any] = {}
 
-    def plan(self, spec: Any, told: bool = False) -> PlannedStep:
-        """The plan for a structure of data, made if there is none yet. The log tells of it, if nothing told before."""
+    def plan(self, spec: Any, traced: Any = None, told: bool = False) -> PlannedStep:
+        """The plan for a structure of data, made if there is none yet.
+
+        Parameters
+        ----------
+        spec : nest of tf.TensorSpec
+            Of the data, with the batch dimension open.
+        traced : nest of tf.TensorSpec, optional
+            The same with more dimensions open, as the plain step would be traced.
+        told : bool
+            Whether the log says already that a plan is made.
+        """
         self._forget_compiled_before()
         key = self._key(spec)
         if key not in self.plans:
@@ -120,7 +131,8 @@ class Controller:
                 level = logging.INFO if kept else logging.WARNING
                 if more or not told:
                     log.log(level, "%s: planning again, %s%s: %s", self.model.name, why, more, spec)
-            planned = in_thread(self._plan, spec) if tf.inside_function() else self._plan(spec)  # Keras is tracing
+            given = (spec, traced)
+            planned = in_thread(self._plan, *given) if tf.inside_function() else self._plan(*given)  # Keras is tracing
             key = self._key(spec)  # building the optimizer may have changed it
             self.plans[key], self.batches[key] = planned, self.batch_size
             self.earlier.append(planned.known)
@@ -131,12 +143,14 @@ class Controller:
         """The plan that trains next."""
         self.key = key
 
-    def _plan(self, spec: Any) -> PlannedStep:
+    def _plan(self, spec: Any, traced: Any) -> PlannedStep:
         reserve(self._device(), self.options.budget.size_bytes or 0)  # before slots are made, and kernels measured
-        build_training(self.model, spec, self.plain_step)
-        options = replace(self.options, budget=self._budget_for(spec))
+        sizes = None if traced is None else [size for size in sizes_of(spec) if size is not None]
+        traced = spec if traced is None else traced
+        build_training(self.model, traced, self.plain_step)
+        options = replace(self.options, budget=self._budget_for(spec), sizes=sizes)
         return plan_step(
-            self.plain_step, spec, self.batch_size, options, self.model.name, self.earlier, self.distribution
+            self.plain_step, traced, self.batch_size, options, self.model.name, self.earlier, self.distribution
         )
 
     def _budget_for(self, spec: Any) -> Budget:

@@ -31,7 +31,7 @@ from .controller import Controller, put
 from .feeding import is_pipeline, without_tuning
 from .frameworks import one_step_at_a_time, steps_of
 from .progress import progress_bars
-from .sizes import Functions, Sizes, as_given, have_open_sizes, sizes_of
+from .sizes import Functions, Sizes, as_given, have_open_sizes, open_where_they_differ, opened_batch, sizes_of
 from .spec import batch_bytes, batch_of, open_batch, sample_of
 
 __all__ = ["AtFirstBatch"]
@@ -80,7 +80,8 @@ class AtFirstBatch(Controller):
         data : nest of arrays or tensors
             As a step sees it. Tensors of a graph tell their shapes alone.
         spec : nest of tf.TensorSpec, optional
-            Of the batches to come. By default they are as this one.
+            Of the batches to come. By default they are as this one, and where others of other sizes came before, sizes
+            that differ are open, as TensorFlow leaves them open then.
 
         Returns
         -------
@@ -157,14 +158,17 @@ class AtFirstBatch(Controller):
         gone = self.plans.keys() - kept.keys()
         try:
             batch_of(given)  # refuses inputs that disagree
-            opened = open_batch(given if spec is None else spec)
+            opened = open_batch(given if spec is None else as_given(spec, given))
+            if spec is None or not have_open_sizes(spec):
+                spec = open_where_they_differ(opened, [other[1] for other in others])
+            traced = opened_batch(spec) if have_open_sizes(spec) else None
             self.batch_size, self.plans, self.batches = size, kept, {k: self.batches[k] for k in kept}
             self.key = self.key if self.key in kept else None
             with progress_bars(self.progress) as tell:
                 symbolic = any(tf.is_symbolic_tensor(t) for t in tf.nest.flatten(data))
                 sample = None if symbolic else sample_of(tf.nest.map_structure(_without_optional, data), size)
                 self.options = replace(self.options, progress=tell, sample=sample)
-                self.plan(opened, told=True)
+                self.plan(opened, traced, told=True)
         except BaseException as error:
             self.batch_size, self.options, self.plans, self.batches, self.key = before
             if first and self.attached and isinstance(error, Exception):
@@ -238,7 +242,7 @@ class AtFirstBatch(Controller):
             sized, given = as_given(spec, batch) if opened else spec, tf.nest.map_structure(_spec_of, batch)
             if (_largest(given) or 0) > self._planned_for(self._key_of(given)):
                 batch = tf.nest.map_structure(_out_of_the_allocator, batch)
-            self.arrives(batch, tf.nest.map_structure(_without_optional, sized))
+            self.arrives(batch, tf.nest.map_structure(_without_optional, spec))
             one = _pipeline_of(batch, sized)
             del batch
             with one_step_at_a_time(self.model):

@@ -2,16 +2,27 @@
 
 A plan is for one combination of sizes. Each has a train function of its own: in one function TensorFlow would leave the
 sizes open as soon as two of them have come.
+
+The step itself is traced with such sizes open, as a plain one is. Keras decides by known sizes how it multiplies: a
+step that was traced for one length would give other last bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["Functions", "Sizes", "as_given", "have_open_sizes", "sizes_of"]
+__all__ = [
+    "Functions",
+    "Sizes",
+    "as_given",
+    "have_open_sizes",
+    "open_where_they_differ",
+    "opened_batch",
+    "sizes_of",
+]
 
 Sizes = tuple[tuple[int | None, ...] | None, ...]
 """Of each input, all dimensions but the batch; None for what is no tensor."""
@@ -38,6 +49,31 @@ def as_given(spec: Any, batch: Any) -> Any:
         return tf.TensorSpec([t.shape[0] if t.shape.rank else None, *value.shape[1:]], t.dtype)
 
     return tf.nest.map_structure(sized, spec, batch)
+
+
+def opened_batch(spec: Any) -> Any:
+    """The same specs with the batch dimension open, too."""
+
+    def opened(t: Any) -> Any:
+        return tf.TensorSpec([None, *t.shape[1:]], t.dtype) if isinstance(t, tf.TensorSpec) and t.shape.rank else t
+
+    return tf.nest.map_structure(opened, spec)
+
+
+def open_where_they_differ(spec: Any, others: Sequence[Sequence[Any]]) -> Any:
+    """The specs of a batch, open in each dimension in which one of `others` (the same inputs, flat) differs."""
+
+    def common(t: Any, *same: Any) -> Any:
+        if not isinstance(t, tf.TensorSpec) or not t.shape.rank:
+            return t
+        shape = t.shape
+        for other in same:
+            if isinstance(other, tf.TensorSpec) and other.shape.rank == shape.rank:
+                shape = tf.TensorShape([a if a == b else None for a, b in zip(shape, other.shape, strict=True)])
+        return tf.TensorSpec(shape, t.dtype)
+
+    flat = [common(*each) for each in zip(tf.nest.flatten(spec), *others, strict=True)]
+    return tf.nest.pack_sequence_as(spec, flat)
 
 
 class Functions:

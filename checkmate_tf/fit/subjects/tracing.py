@@ -86,6 +86,14 @@ class Tracing:
         """The same in each order that is worth planning, the likely best first. The last one is in the order traced."""
         return self._subjects(traced, replicas, lambda program: [*_with_late_updates(program), program], {})
 
+    def _shapes(self, traced: TracedStep) -> list[tf.TensorShape]:
+        """Static shapes of the inputs."""
+        batch = self.batch_size
+        given = [t.shape.as_list() for t in traced.inputs]
+        if self.options.sizes is not None:
+            given = [[*shape[:1], *size] for shape, size in zip(given, self.options.sizes, strict=True)]
+        return [tf.TensorShape([batch if d is None else d for d in shape]) for shape in given]
+
     def _subjects(
         self,
         traced: TracedStep,
@@ -94,9 +102,7 @@ class Tracing:
         known: Mapping[tf.Operation, Workspace],
     ) -> list[Subject]:
         with self.ledger.timed("trace"):
-            batch = self.batch_size
-            shapes = [tf.TensorShape([batch if d is None else d for d in t.shape]) for t in traced.inputs]
-            static = with_static_batch(traced, shapes)
+            static = with_static_batch(traced, self._shapes(traced))
         with self.ledger.timed("costs"):
             costs, scratch = _costs(traced, static, self.device, self.options, known)
         with self.ledger.timed("trace"):

@@ -41,7 +41,7 @@ def numbers_after(label: str, text: str) -> list[float]:
 
 def check_report(text: str) -> None:
     """It tells a budget, a peak that is no larger, and that something is computed again."""
-    budget, peak, again = (numbers_after(name, text)[0] for name in ("budget", "predicted peak", "recomputation"))
+    budget, peak, again = (numbers_after(name, text)[0] for name in ("budget", "peak", "recomputation"))
     assert 0 < peak <= budget
     assert again > 0
 

@@ -302,7 +302,7 @@ def test_no_two_copies_read_the_same(name):
         assert len(read) == len(copies), op.name
 
 
-@pytest.mark.long(only=("strict",))
+@pytest.mark.long
 @pytest.mark.parametrize("strict", [False, True], ids=["loose", "strict"])
 def test_variables_are_assigned_when_nothing_reads_their_values(strict):
     """Or TensorFlow would copy them, and each step would find them elsewhere."""

@@ -109,7 +109,7 @@ def test_bad_arguments_are_refused_at_once(options, error):
         MemoryBudget(**options)
 
 
-@pytest.mark.long(only=("None",))
+@pytest.mark.long
 @pytest.mark.parametrize("batch_size", [None, DENSE.batch])
 def test_a_budget_that_is_too_small_leaves_the_model_as_it_was(batch_size):
     plain, model = make(DENSE), make(DENSE)

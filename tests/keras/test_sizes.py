@@ -116,7 +116,7 @@ def _same(action, **options):
 
 
 @pytest.mark.feature("Training", "sequences in buckets of several lengths", note="a plan for each length")
-@pytest.mark.long(but=("_buckets", "_one_by_one"))
+@pytest.mark.long(but=("_buckets",))
 @pytest.mark.parametrize("action", [_pipeline, _buckets, _one_by_one, _generator])
 def test_each_size_has_a_plan_and_the_numbers_are_plain_ones(action, caplog):
     caplog.set_level(logging.INFO, "checkmate_tf")
@@ -128,6 +128,7 @@ def test_each_size_has_a_plan_and_the_numbers_are_plain_ones(action, caplog):
     assert all(plan.report.batch_size == controller.batches[key] for key, plan in controller.plans.items())
 
 
+@pytest.mark.long
 def test_several_steps_per_execution():
     def action(model):
         model.steps_per_execution = 3
@@ -147,6 +148,7 @@ def test_a_larger_batch_of_one_size_is_planned_for_and_the_others_stay(caplog):
     assert sorted((key[1][0].shape[1], size) for key, size in controller.batches.items()) == [(12, 64), (24, 32)]
 
 
+@pytest.mark.long
 def test_a_larger_batch_of_one_size_in_a_pipeline():
     def action(model):
         lost = []
@@ -181,6 +183,7 @@ def test_keras_2():
     assert len(model._checkmate_controller.plans) == 4
 
 
+@pytest.mark.long
 def test_the_plan_that_was_not_used_for_the_longest_time_goes(caplog):
     def action(model):
         given = [_sentences(32, length) for length in (12, 24, 12, 36, 12, 24)]

@@ -28,6 +28,8 @@ __all__ = [
     "DENSE",
     "LARGE_DENSE",
     "Case",
+    "arrays",
+    "assert_same_after",
     "assert_same_state",
     "compile_quickly",
     "dense_model",
@@ -92,6 +94,27 @@ def compile_quickly(model: keras.Model, case: Case, **options: Any) -> keras.Mod
         "verify": False,
     }
     return checkmate_tf.compile(model, **given | settings | options)
+
+
+def arrays(*shapes: tuple[int, ...], classes: int = 4) -> Callable[[int], tuple[Any, Any]]:
+    """Random inputs of the given shapes (without the batch), and a class each."""
+
+    def data(n: int) -> tuple[Any, Any]:
+        rng = np.random.default_rng(3)
+        x = tuple(rng.normal(size=(n, *shape)).astype("float32") for shape in shapes)
+        return x if len(x) > 1 else x[0], rng.integers(0, classes, n)
+
+    return data
+
+
+def assert_same_after(action: Callable[[keras.Model], Any], model: keras.Model, plain: keras.Model) -> None:
+    """Do the same with a compiled and a plain model: equal results, and every variable equal bit by bit."""
+    results = []
+    for each in (model, plain):
+        keras.utils.set_random_seed(5)
+        results.append(repr(action(each)))
+    assert results[0] == results[1]
+    assert_same_state(plain, model)
 
 
 def train(model: keras.Model, case: Case, steps: int = 3, **options: Any) -> dict[str, list[float]]:

@@ -182,7 +182,8 @@ def gradient_function(
     budget, batch_size, input_spec, data, strategy, costs, time_limit, gap, seed, verify, progress, cache, schedule, \
     operators, prefetch, max_plans, page
         As for `compile`. Gradients count, too: they are still in memory when the function returns. If there is no batch
-        size, the plan is made at the first call. It is made again when a larger batch comes.
+        size, the plan is made at the first call. It is made again when a larger batch comes, and another one is made
+        for inputs of other sizes.
 
     Returns
     -------

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from cases import CASES, DENSE, Case, assert_same_state, compile_quickly, dense_model, make, train
+from cases import CASES, DENSE, Case, assert_same_after, assert_same_state, compile_quickly, dense_model, make, train
 
 import checkmate_tf
 from checkmate_tf.device.measure import find_device
@@ -41,12 +41,7 @@ def _same(action, case=DENSE, batch=BATCH, plans=1):
     """Do the same with a plain and a compiled model: equal results, equal states."""
     plain, model = make(case), _attached(case)
     assert model.checkmate is None
-    results = []
-    for each in (model, plain):
-        keras.utils.set_random_seed(5)
-        results.append(repr(action(each)))
-    assert results[0] == results[1]
-    assert_same_state(plain, model)
+    assert_same_after(action, model, plain)
     report = model.checkmate
     assert report.batch_size == batch and report.recomputations > 0
     assert len(model._checkmate_controller.plans) == plans

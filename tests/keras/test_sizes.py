@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from cases import Case, assert_same_state, compile_quickly, make
+from cases import Case, assert_same_after, compile_quickly, make
 
 import checkmate_tf
 from checkmate_tf.device.measure import find_device
@@ -106,12 +106,7 @@ def _generator(model):
 
 def _same(action, **options):
     plain, model = make(TAGGER), _attached(**options)
-    found = []
-    for each in (model, plain):
-        keras.utils.set_random_seed(5)
-        found.append(repr(action(each)))
-    assert found[0] == found[1]
-    assert_same_state(plain, model)
+    assert_same_after(action, model, plain)
     return model
 
 

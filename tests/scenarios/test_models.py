@@ -6,14 +6,13 @@ outputs; here are the kinds of models and layers that it leaves out, one small m
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from cases import CROSSENTROPY, Case, assert_same_state, compile_quickly, images, make, tokens, train
+from cases import CROSSENTROPY, Case, arrays, assert_same_state, compile_quickly, images, make, tokens, train
 from keras import layers, ops
 
 from checkmate_tf.trace.sizes.loops import function_graph, trip_count
@@ -26,17 +25,6 @@ pytestmark = [
 ]
 
 BATCH = 16
-
-
-def arrays(*shapes: tuple[int, ...], classes: int = 4) -> Callable[[int], tuple[Any, Any]]:
-    """Random inputs of the given shapes (without the batch), and a class each."""
-
-    def data(n: int) -> tuple[Any, Any]:
-        rng = np.random.default_rng(3)
-        x = tuple(rng.normal(size=(n, *shape)).astype("float32") for shape in shapes)
-        return x if len(x) > 1 else x[0], rng.integers(0, classes, n)
-
-    return data
 
 
 def finish(inputs: Any, x: Any, optimizer: Any = "sgd", **options: Any) -> keras.Model:

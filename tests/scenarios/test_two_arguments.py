@@ -6,37 +6,19 @@ has to find that by itself.
 
 from __future__ import annotations
 
-import gc
-import math
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from cases import CROSSENTROPY, Case, assert_same_state, compile_quickly, make, train
+from cases import CROSSENTROPY, Case, arrays, assert_same_state, compile_quickly, make, train
 from keras import layers, ops
-
-import checkmate_tf
-from checkmate_tf.device.measure import find_device
 
 pytestmark = [pytest.mark.usefixtures("fresh_keras", "no_grappler")]
 
 BATCH = 16
 IMAGE = (16, 16, 3)
-
-
-def random(*shapes: tuple[int, ...], classes: int = 4) -> Callable[[int], tuple[Any, Any]]:
-    """Random inputs of the given shapes (without the batch), and a class each."""
-
-    def data(n: int) -> tuple[Any, Any]:
-        rng = np.random.default_rng(3)
-        x = tuple(rng.normal(size=(n, *shape)).astype("float32") for shape in shapes)
-        return x if len(x) > 1 else x[0], rng.integers(0, classes, n)
-
-    return data
 
 
 def blocks(x: Any, n: int = 3, width: int = 8) -> Any:
@@ -159,7 +141,7 @@ def vae() -> keras.Model:
 
 
 def itself(n: int) -> tuple[Any, Any]:
-    x, _ = random(IMAGE)(n)
+    x, _ = arrays(IMAGE)(n)
     return x, x
 
 
@@ -386,9 +368,7 @@ class Dropped(layers.Layer):
     def call(self, x: Any, training: bool = False) -> Any:
         if not training:
             return x
-        kept = keras.random.bernoulli if hasattr(keras.random, "bernoulli") else None
-        shape = (ops.shape(x)[0], 1, 1, 1)
-        drawn = kept(shape, 0.8, seed=self.seeds) if kept else keras.random.uniform(shape, seed=self.seeds)
+        drawn = keras.random.uniform((ops.shape(x)[0], 1, 1, 1), seed=self.seeds)
         return x * ops.cast(drawn > 0.2, x.dtype) / 0.8
 
 
@@ -419,29 +399,21 @@ def sentences(n: int) -> tuple[Any, Any]:
     return x, rng.integers(0, 4, n)
 
 
-def dense(**options: Any) -> keras.Model:
-    inputs = x = keras.Input((32, 16))
-    for _ in range(4):
-        x = layers.Dense(48, activation="gelu")(x)
-    return classifier(inputs, x, **options)
-
-
-VECTORS = random((32, 16))
 CASES = {
-    "gradient penalty": Case(gan, random(IMAGE), budget=0.5),
-    "diffusion": Case(diffusion, random(IMAGE), budget=0.7),
+    "gradient penalty": Case(gan, arrays(IMAGE), budget=0.5),
+    "diffusion": Case(diffusion, arrays(IMAGE), budget=0.7),
     "vae": Case(vae, itself, budget=0.8),
-    "experts": Case(experts, random((24, 32)), budget=0.75),
-    "towers": Case(towers, random((32,), (32,)), budget=1.0),
-    "distilled": Case(distilled, random(IMAGE), budget=0.7),
+    "experts": Case(experts, arrays((24, 32)), budget=0.75),
+    "towers": Case(towers, arrays((32,), (32,)), budget=1.0),
+    "distilled": Case(distilled, arrays(IMAGE), budget=0.7),
     "ctc": Case(ctc, labels, budget=0.97),
     "detector": Case(detector, targets, budget=0.7, missing=5),
-    "fourier": Case(fourier, random((24, 32)), budget=0.7),
-    "py_function": Case(lambda: foreign(tf.py_function, _tanh), random((24, 32)), budget=0.9),
-    "numpy_function": Case(lambda: foreign(tf.numpy_function, _clipped), random((24, 32)), budget=0.85),
-    **{way: Case(lambda way=way: picked(way), random((24, 32)), budget=0.85) for way in ("mask", "unique")},
-    "tensor array": Case(scanned, random((12, 16)), budget=0.99),
-    "convnext": Case(convnext, random(IMAGE), budget=0.7),
+    "fourier": Case(fourier, arrays((24, 32)), budget=0.7),
+    "py_function": Case(lambda: foreign(tf.py_function, _tanh), arrays((24, 32)), budget=0.9),
+    "numpy_function": Case(lambda: foreign(tf.numpy_function, _clipped), arrays((24, 32)), budget=0.85),
+    **{way: Case(lambda way=way: picked(way), arrays((24, 32)), budget=0.85) for way in ("mask", "unique")},
+    "tensor array": Case(scanned, arrays((12, 16)), budget=0.99),
+    "convnext": Case(convnext, arrays(IMAGE), budget=0.7),
     "masked state": Case(masked_state, sentences, budget=0.9),
 }
 
@@ -476,182 +448,3 @@ def test_training_is_equal(name):
     assert train(model, case, 2) == train(plain, case, 2)
     assert_same_state(plain, model)
     assert model.checkmate.recomputations > 0 or name in ORDERED
-
-
-# Ways to train ------------------------------------------------------------------------------------------------------
-
-DENSE = Case(dense, VECTORS)
-
-
-def _lora(model: keras.Model) -> Any:
-    """Low-rank adapters (Hu et al., 2022), switched on when the model is compiled for a budget already."""
-    before = train(model, DENSE, 1)
-    for layer in model.layers:
-        if isinstance(layer, layers.Dense) and layer.units == 48:
-            layer.enable_lora(4)
-    model.compile("adam", CROSSENTROPY)
-    return before, train(model, DENSE, 2)
-
-
-def _swapped_averages(model: keras.Model) -> Any:
-    x, y = VECTORS(3 * BATCH)
-    swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
-    model.compile(keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.5), CROSSENTROPY)
-    return model.fit(x, y, epochs=3, batch_size=BATCH, verbose=0, callbacks=[swap]).history
-
-
-def _falling_rate(model: keras.Model) -> Any:
-    x, y = VECTORS(3 * BATCH)
-    model.compile(keras.optimizers.SGD(0.5), CROSSENTROPY)
-    calls = [
-        keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=1, min_delta=1.0),
-        keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
-        keras.callbacks.TerminateOnNaN(),
-    ]
-    history = model.fit(x, y, epochs=5, batch_size=BATCH, verbose=0, callbacks=calls).history
-    return {key: history[key] for key in ("loss", "learning_rate")}
-
-
-def _stopped_early(model: keras.Model) -> Any:
-    x, y = VECTORS(3 * BATCH)
-    stop = keras.callbacks.EarlyStopping(monitor="loss", patience=1, min_delta=10.0, restore_best_weights=True)
-    return model.fit(x, y, epochs=6, batch_size=BATCH, verbose=0, callbacks=[stop]).history
-
-
-def _weighted_classes(model: keras.Model) -> Any:
-    x, y = VECTORS(3 * BATCH)
-    return model.fit(x, y, batch_size=BATCH, verbose=0, class_weight={0: 1.0, 1: 2.0, 2: 0.5, 3: 1.0}).history
-
-
-def _batches() -> Any:
-    x, y = VECTORS(3 * BATCH)
-    for k in range(3):
-        yield x[k * BATCH : (k + 1) * BATCH], y[k * BATCH : (k + 1) * BATCH]
-
-
-def _generator(model: keras.Model) -> Any:
-    return model.fit(_batches(), verbose=0, steps_per_epoch=3).history
-
-
-def _in_a_thread(model: keras.Model) -> Any:
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(train, model, DENSE, 2).result()
-
-
-def _frozen_between(model: keras.Model) -> Any:
-    first = train(model, DENSE, 1)
-    model.layers[1].trainable = False
-    model.compile("adam", CROSSENTROPY)
-    return first, train(model, DENSE, 2)
-
-
-def _nothing_is_a_number(model: keras.Model) -> Any:
-    """Infinity, and what is no number, go through as in plain training."""
-    x, y = VECTORS(2 * BATCH)
-    x[BATCH] = np.inf
-    return np.isnan([model.train_on_batch(x[k : k + BATCH], y[k : k + BATCH]) for k in (0, BATCH)]).tolist()
-
-
-WAYS = {
-    "LoRA": _lora,
-    "averages": _swapped_averages,
-    "rates": _falling_rate,
-    "stopped": _stopped_early,
-    "classes": _weighted_classes,
-    "generator": _generator,
-    "thread": _in_a_thread,
-    "frozen": _frozen_between,
-}
-
-
-@pytest.mark.long(but=("LoRA", "stopped", "thread"))
-@pytest.mark.feature("Training", "LoRA switched on after compile", name="LoRA", note="plans again")
-@pytest.mark.feature(
-    "Training", "SwapEMAWeights, ReduceLROnPlateau, EarlyStopping", name=["averages", "rates", "stopped"]
-)
-@pytest.mark.feature("Training", "class and sample weights", name="classes", note="plans again")
-@pytest.mark.feature("Training", "generators", name="generator")
-@pytest.mark.feature("Training", "fit in a thread", name="thread")
-@pytest.mark.parametrize("name", WAYS)
-def test_ways_to_train(name):
-    plain, model = make(DENSE), make(DENSE)
-    compile_quickly(model, DENSE, batch_size=None)
-    results = []
-    for each in (model, plain):
-        keras.utils.set_random_seed(5)
-        results.append(repr(WAYS[name](each)))
-    assert results[0] == results[1]
-    assert_same_state(plain, model)
-
-
-def test_infinity_goes_through():
-    plain, model = make(DENSE), make(DENSE)
-    compile_quickly(model, DENSE, batch_size=None)
-    assert _nothing_is_a_number(model) == _nothing_is_a_number(plain) == [False, True]
-    for a, b in zip(plain.weights, model.weights, strict=True):
-        np.testing.assert_array_equal(a, b)  # one that is no number equals another
-
-
-@pytest.mark.feature("Training", "save, load, compile again")
-def test_training_goes_on_from_a_file(tmp_path):
-    plain, model = make(DENSE), make(DENSE)
-    compile_quickly(model, DENSE, batch_size=None)
-    went_on = []
-    for name, each in (("plain", plain), ("ours", model)):
-        train(each, DENSE, 2)
-        each.save(tmp_path / f"{name}.keras")
-        loaded = keras.models.load_model(tmp_path / f"{name}.keras")
-        if name == "ours":
-            compile_quickly(loaded, DENSE, batch_size=None)
-        train(loaded, DENSE, 2)
-        went_on.append(loaded)
-    assert went_on[1].checkmate.recomputations > 0
-    assert_same_state(*went_on)
-
-
-@pytest.mark.feature("Training", "two compiled models in one process")
-def test_two_models_take_turns():
-    plain, model = [make(DENSE), make(CASES["experts"])], [make(DENSE), make(CASES["experts"])]
-    for each, case in zip(model, (DENSE, CASES["experts"]), strict=True):
-        compile_quickly(each, case, batch_size=None)
-    lost: list[list[Any]] = [[], []]
-    for k, pair in enumerate((plain, model)):
-        for _ in range(3):
-            for each, case in zip(pair, (DENSE, CASES["experts"]), strict=True):
-                lost[k].append(each.train_on_batch(*case.data(BATCH)))
-    assert lost[0] == lost[1]
-    for a, b in zip(plain, model, strict=True):
-        assert_same_state(a, b)
-
-
-@pytest.mark.long
-def test_compiled_and_restored_thirty_times_nothing_is_left():
-    """TensorFlow keeps a little of each function, of plain ones too. No variables or batches must be among it."""
-    device, model = find_device(), make(DENSE)
-    model.optimizer.build(model.trainable_variables)
-    known = []
-    for _ in range(30):
-        compile_quickly(model, DENSE, batch_size=None)
-        model.train_on_batch(*VECTORS(BATCH))
-        checkmate_tf.restore(model)
-        model.make_train_function(force=True)
-        gc.collect()
-        known.append(device.current_bytes())
-    batch = VECTORS(BATCH)[0].nbytes
-    assert known[-1] - known[4] < 25 * min(batch, sum(4 * math.prod(v.shape) for v in model.variables)) * 0.6
-
-
-@pytest.mark.long
-def test_the_peak_does_not_drift_in_three_hundred_steps():
-    device, model = find_device(), make(DENSE)
-    compile_quickly(model, DENSE, batch_size=None)
-    x, y = VECTORS(BATCH)
-    for _ in range(20):
-        model.train_on_batch(x, y)
-    peaks = []
-    for _ in range(6):
-        device.forget_peak(0)
-        for _ in range(50):
-            model.train_on_batch(x, y)
-        peaks.append(device.peak_bytes())
-    assert max(peaks) <= 1.02 * peaks[0]

@@ -34,7 +34,7 @@ _SLICE = 0.2  # seconds of compiled code between two looks at the clock
 _STEP = 0.5  # of the way from the peak to the bound that a target goes down; less after each failure
 _CLOSE = 1e-3  # of the way: then it is as low as it gets
 _HEATS = (0.0, 0.01, 0.1)  # of the target
-_MOVES = 300  # of each node, tried for a target at most
+_MOVES = 300  # of each node, tried for a target at most: in graphs of 70 to 500 nodes more of them found no less
 
 
 @dataclass(frozen=True, eq=False)

@@ -104,8 +104,8 @@ def answer(request: dict) -> dict:
     from checkmate_tf.emit.ordering import Strict, Within
     from checkmate_tf.fit.options import PlanOptions
     from checkmate_tf.fit.policy import POLICY
+    from checkmate_tf.keras.batches.spec import data_spec
     from checkmate_tf.keras.controller import Controller
-    from checkmate_tf.keras.spec import data_spec
     from checkmate_tf.schedule import keep_all
     from checkmate_tf.trace.kernels import kernels_of
     from checkmate_tf.units import parse_budget

@@ -125,8 +125,8 @@ def measure(request: dict, folder: Path) -> dict:
     """Compile and run the step of the request; XLA dumps to `folder`."""
     import tensorflow as tf
 
-    from checkmate_tf.keras.controller import build_training
-    from checkmate_tf.keras.spec import data_spec
+    from checkmate_tf.keras.batches.spec import data_spec
+    from checkmate_tf.keras.building import build_training
 
     network = networks()[request["network"]]
     model = network.model()

@@ -138,7 +138,7 @@ def _profiled(command: GraphCommand, model: Any, batch_size: int | None, data: A
     if command.profile is None and level == "op":
         return None
     if batch_size is None:
-        from ..keras.spec import data_spec
+        from ..keras.batches.spec import data_spec
 
         batch_size = data_spec(model, None, None, data)[1]
     if command.profile is None:

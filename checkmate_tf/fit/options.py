@@ -81,8 +81,10 @@ class PlanOptions:
         Let XLA compile the planned step.
     sample : sequence of arrays or None
         A batch of the user's data, flattened, to measure with.
-    sizes : sequence of tuple of int, or None
-        Of each input all dimensions but the batch, where the step is traced with some of them open. None: none is.
+    shapes : sequence of tuple of int, or None
+        Of each input, where the step is traced with more than the batch dimension open. None stands for the batch.
+    enlarged : bool
+        The sample has more values than came, so nothing is added to the sizes that data decides.
     tries : int
         Most plans to measure.
 
@@ -115,7 +117,8 @@ class PlanOptions:
     page: Page = "auto"
     jit_compile: bool = False
     sample: Sequence[Any] | None = None
-    sizes: Sequence[tuple[int | None, ...]] | None = None
+    shapes: Sequence[tuple[int | None, ...]] | None = None
+    enlarged: bool = False
     tries: int = 5
 
     def __post_init__(self) -> None:

@@ -17,14 +17,16 @@ from ..files.schedules import read_schedule
 from ..fit.options import Planning, options_of, takes_planning
 from ..fit.pipeline import step_graph
 from ..graph import Graph
-from .controller import Controller, batch_errors, build_training, controller_of
+from .batches.limit import batch_errors
+from .batches.sizes import Sizes, sizes_of
+from .batches.spec import data_spec, sample_of
+from .building import build_training
+from .controller import Controller, controller_of
 from .distribution import distribution_of
 from .first_batch import AtFirstBatch
 from .frameworks import as_called, framework_of, graphs_are_made, is_compiled
 from .jit import resolve_jit
 from .progress import progress_bars
-from .sizes import Sizes, sizes_of
-from .spec import data_spec, sample_of
 
 __all__ = ["compile", "gradient_function", "op_graph", "restore"]
 
@@ -131,12 +133,13 @@ def compile(  # noqa: A001 - the name that the package offers
     >>> model.fit(x, y, batch_size=32)  # doctest: +SKIP
     """
     options, progress = options_of(budget, planning)
-    _check_model(model)
+    at_first_batch = batch_size is None and input_spec is None and data is None
+    _check_model(model, built=not at_first_batch)
     distribution = distribution_of(model)
     options = replace(options, jit_compile=resolve_jit(model, options.operators, distribution))
     plain_step = _plain_step(model)
     controller: Controller
-    if distribution is None and batch_size is None and input_spec is None and data is None:
+    if distribution is None and at_first_batch:
         if options.schedule is not None:
             read_schedule(options.schedule)  # or it would be refused when training has begun
         controller = AtFirstBatch(model, options, plain_step, progress)
@@ -299,7 +302,7 @@ def _plain_step(model: Any) -> Callable[[Any], Any]:
     return earlier.plain_step if earlier else as_called(model, model.train_step)
 
 
-def _check_built(model: Any) -> None:
+def _check_built(model: Any, built: bool = True) -> None:
     if framework_of(model) is None:
         raise ModelError(
             f"a Keras 3 model is needed, or one of tf_keras, not {type(model).__module__}.{type(model).__name__}"
@@ -309,13 +312,13 @@ def _check_built(model: Any) -> None:
             f"{model.name!r} runs on {keras.backend.backend()}, and plans are for TensorFlow: set "
             "KERAS_BACKEND=tensorflow in the environment before Keras is imported"
         )
-    if not model.built:
+    if built and not model.built:
         raise ModelError(
             f"{model.name!r} is not built, so its variables do not exist: call it on a batch, or model.build()"
         )
 
 
-def _check_model(model: Any) -> None:
-    _check_built(model)
+def _check_model(model: Any, built: bool = True) -> None:
+    _check_built(model, built)
     if not is_compiled(model):
         raise ModelError(f"{model.name!r} is not compiled: call model.compile(optimizer=..., loss=...) first")

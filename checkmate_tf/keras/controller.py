@@ -16,24 +16,24 @@ import tensorflow as tf
 from ..device.distribution import Distribution
 from ..device.measure import Device, find_device
 from ..device.region import reserve
-from ..errors import BatchSizeError, CheckmateError, InfeasibleBudgetError, ModelError
+from ..errors import CheckmateError, InfeasibleBudgetError, ModelError
 from ..fit.options import PlanOptions
 from ..fit.pipeline import plan_again, plan_step
 from ..fit.planned import Known, PlannedStep, expected_peak_bytes
 from ..fit.policy import POLICY
 from ..report import Report
 from ..units import Budget, format_bytes
-from .feeding import Feed, is_pipeline
+from .batches.feeding import Feed, is_pipeline
+from .batches.limit import batch_errors, limit_batch
+from .batches.ragged import NOT_KNOWN, have_ragged, shapes_of
+from .batches.spec import open_batch, spec_of_tensors
+from .building import build_training
 from .frameworks import compiled_with, graphs_are_made, in_thread
 from .jit import resolve_jit
-from .sizes import sizes_of
-from .spec import open_batch, spec_of_tensors
 
-__all__ = ["Controller", "batch_errors", "build_training", "controller_of", "put"]
+__all__ = ["Controller", "controller_of", "put"]
 
 log = logging.getLogger("checkmate_tf")
-
-_TOO_LARGE = "[checkmate_tf: batch too large]"  # before and after the message
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +77,9 @@ class Controller:
         The largest batch of a replica that the next plan is for.
     batches : dict
         The largest batch that each of `plans` is for.
+    shapes : dict
+        By the specs of a batch, the shapes that are planned for, where they say more than the specs: of the parts of
+        ragged and sparse inputs.
     begun_peak : int
         The device's peak under other plans since `begin_peak`, in bytes.
     """
@@ -100,6 +103,7 @@ class Controller:
         self.compiled = _Same(compiled_with(model))
         self.plans: dict[Any, PlannedStep] = {}
         self.batches: dict[Any, int] = {}
+        self.shapes: dict[tuple[Any, ...], list[tuple[int | None, ...]]] = {}
         self.earlier: list[Known] = []
         self.key: Any = None
         self.made: tuple[bool, bool] | None = None
@@ -145,10 +149,14 @@ class Controller:
 
     def _plan(self, spec: Any, traced: Any) -> PlannedStep:
         reserve(self._device(), self.options.budget.size_bytes or 0)  # before slots are made, and kernels measured
-        sizes = None if traced is None else [size for size in sizes_of(spec) if size is not None]
+        shapes = self.shapes.get(tuple(tf.nest.flatten(spec)))
+        if shapes is None and have_ragged(spec):
+            raise ModelError(NOT_KNOWN)
+        if shapes is None and traced is not None:
+            shapes = shapes_of(spec)
         traced = spec if traced is None else traced
         build_training(self.model, traced, self.plain_step)
-        options = replace(self.options, budget=self._budget_for(spec), sizes=sizes)
+        options = replace(self.options, budget=self._budget_for(spec), shapes=shapes)
         return plan_step(
             self.plain_step, traced, self.batch_size, options, self.model.name, self.earlier, self.distribution
         )
@@ -213,8 +221,8 @@ class Controller:
         for k, data in enumerate(given):
             tensors = [t for t in tf.nest.flatten(data) if t is not None]
             place = None if self.distribution is None else self.distribution.devices[k]
-            limited, more = _limit_batch(tensors, specs, self.batches[self.key], self.replicas, place)
-            flat, checks = flat + limited, checks + more
+            limited, more = limit_batch(tensors, specs, self.batches[self.key], self.replicas, place)
+            flat, checks = flat + tf.nest.flatten(limited, expand_composites=True), checks + more
         return planned.emit(flat, checks)
 
     def attach(self) -> None:
@@ -388,7 +396,7 @@ class Controller:
                 format_bytes(report.measured_peak_bytes or 0),
             )
             try:
-                self._plan_again(key, peak)
+                self._outgrown(key, peak)
             except InfeasibleBudgetError as error:
                 log.warning("%s: no other plan: %s", self.model.name, error)
             else:
@@ -411,6 +419,10 @@ class Controller:
 
     def _device(self) -> Device:
         return find_device() if self.distribution is None else self.distribution.device
+
+    def _outgrown(self, key: Any, peak: int) -> None:
+        """Replace the plan at `key`, under which the device took more than the budget. Errors as `_plan_again`."""
+        self._plan_again(key, peak)
 
     def _plan_again(self, key: Any, peak: int, expected: bool = False, batch_bytes: int = 0) -> None:
         """Replace the plan at `key` by one that leaves room for all else that training allocates.
@@ -456,90 +468,3 @@ def controller_of(model: keras.Model) -> Controller | None:
 def put(model: keras.Model, name: str, value: Any) -> None:
     """Set an attribute past Keras's tracking, so that saving does not see it."""
     object.__setattr__(model, name, value)
-
-
-def build_training(model: keras.Model, spec: Any, step: Callable[[Any], Any]) -> None:
-    """Create the optimizer's slots and the variables of losses and metrics, as Keras does at the first fit.
-
-    A step that creates variables has to be traced twice. That still happens to a model that cannot be built here, and
-    with a `train_step` of one's own: it may train only some of the variables, or have other optimizers.
-
-    Parameters
-    ----------
-    spec : nest of tf.TensorSpec
-        Of the data.
-    step : callable
-        The training step. Nothing is built unless it is Keras's own.
-    """
-    if getattr(step, "__func__", None) is not keras.Model.train_step:
-        return
-    if getattr(model, "compiled", False) and model.optimizer is not None and not model.optimizer.built:
-        with model.distribute_strategy.scope():
-            _build_whole(model.optimizer, model.trainable_variables)
-    try:
-        with model.distribute_strategy.scope():
-            model._symbolic_build(data_batch=spec)
-    except Exception as error:  # noqa: BLE001 - whatever user code raises; tracing will tell, if it matters
-        log.debug("%s: losses and metrics are built while tracing: %s", model.name, error)
-
-
-def _build_whole(optimizer: keras.Optimizer, variables: list[Any]) -> None:
-    """Make all slots or none: Keras calls an optimizer built before it has them all.
-
-    They get the names that they have when a step makes them.
-    """
-    inner = getattr(optimizer, "inner_optimizer", None)  # of a LossScaleOptimizer
-    before = [(o, o.built, list(o._variables)) for o in (optimizer, inner) if o is not None]
-    try:
-        with keras.name_scope(optimizer.name, caller=optimizer):
-            optimizer.build(variables)
-    except BaseException:
-        for o, built, kept in before:
-            o.built = built
-            o._variables[:] = kept
-        raise
-
-
-def _limit_batch(
-    flat: list[tf.Tensor], spec: list[Any], batch_size: int, replicas: int, place: str | None
-) -> tuple[list[tf.Tensor], list[tf.Operation]]:
-    """Check that the batch of a replica is no larger than planned.
-
-    Returns the same tensors, which are read after the check, and the check itself. What does not read the batch
-    (counters, seeds) must come after the check, too.
-    """
-    message = f"{_TOO_LARGE}{_batch_message(batch_size, replicas, 'more')}{_TOO_LARGE}"
-    checks = []
-    for t, s in zip(flat, [s for s in spec if s is not None], strict=True):
-        if s.shape.rank and t.shape[0] is not None and t.shape[0] > batch_size:
-            raise BatchSizeError(_batch_message(batch_size, replicas, t.shape[0]))
-        if s.shape.rank and t.shape[0] is None:
-            checks.append(tf.debugging.assert_less_equal(tf.shape(t)[0], batch_size, message=message))
-    if not checks:
-        return flat, []
-    with tf.control_dependencies(checks), tf.device(place):
-        return [tf.identity(t) for t in flat], checks
-
-
-def _batch_message(planned: int, replicas: int, given: int | str) -> str:
-    if replicas == 1:
-        what = f"a batch of {given} samples came, memory was planned for {planned}"
-    else:
-        what = f"a batch of {given} samples came to a device, memory was planned for {planned} on each of {replicas}"
-    return (
-        f"{what}: give fit a batch_size of at most {planned * replicas}, or call checkmate_tf.compile again with the "
-        "larger batch_size"
-    )
-
-
-class batch_errors:  # noqa: N801 - reads as a context
-    """Turns the graph's assertion on the batch into a BatchSizeError."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, Exception) and isinstance(error.__context__, CheckmateError):
-            raise error.__context__ from None  # autograph, under tf_keras, raises its own in the place of ours
-        if isinstance(error, tf.errors.InvalidArgumentError) and _TOO_LARGE in str(error):
-            raise BatchSizeError(str(error).split(_TOO_LARGE)[1]) from None

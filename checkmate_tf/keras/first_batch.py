@@ -26,13 +26,15 @@ import tensorflow as tf
 from ..device.region import reserve
 from ..errors import BatchSizeError, CheckmateError, InfeasibleBudgetError
 from ..fit.options import PlanOptions, Progress
+from ..trace.sizes.seen import MARGIN
 from ..units import Budget, format_bytes
+from .batches.feeding import is_pipeline, without_tuning
+from .batches.ragged import are_more, enlarged, have_ragged, is_ragged, shapes_of
+from .batches.sizes import Functions, Sizes, as_given, have_open_sizes, open_where_they_differ, opened_batch, sizes_of
+from .batches.spec import batch_bytes, batch_of, open_batch, sample_of
 from .controller import Controller, put
-from .feeding import is_pipeline, without_tuning
 from .frameworks import one_step_at_a_time, steps_of
 from .progress import progress_bars
-from .sizes import Functions, Sizes, as_given, have_open_sizes, open_where_they_differ, opened_batch, sizes_of
-from .spec import batch_bytes, batch_of, open_batch, sample_of
 
 __all__ = ["AtFirstBatch"]
 
@@ -70,6 +72,7 @@ class AtFirstBatch(Controller):
         reserve(device, options.budget.size_bytes or 0)  # before the data of `fit` comes
         self.found_bytes = device.foreign_bytes(0)
         self._warned = False
+        self._latest: Any = None  # the batch of the step that runs, if data decides sizes
         self._begun: WeakKeyDictionary[Any, Sizes] = WeakKeyDictionary()  # pipelines whose first batch was looked at
 
     def arrives(self, data: Any, spec: Any = None) -> bool:
@@ -97,9 +100,10 @@ class AtFirstBatch(Controller):
         """
         given = tf.nest.map_structure(_spec_of, data)
         size, key = _largest(given), self._key_of(given)
-        if size is not None and 0 < size <= self._planned_for(key):
+        if size is not None and 0 < size <= self._planned_for(key) and not self._has_more(data):
             if key in self.plans:
                 self.serves(key)
+                self._remember(data)
             return False
         if not size:
             if self.batch_size:
@@ -109,6 +113,7 @@ class AtFirstBatch(Controller):
                 f"the first batch of {self.model.name!r} {what}, so memory cannot be planned for it: {_GIVE}"
             )
         self._plan_for(size, given, spec, data)
+        self._remember(data)
         return True
 
     def serves(self, key: Any) -> None:
@@ -130,6 +135,34 @@ class AtFirstBatch(Controller):
             return self._key(open_batch(given))
         return None
 
+    def _has_more(self, data: Any) -> bool:
+        """Whether ragged and sparse inputs have more values than are planned for."""
+        if not have_ragged(data):
+            return False
+        planned = self.shapes.get(self._specs_of(data))
+        return planned is not None and are_more(shapes_of(data), planned)
+
+    def _specs_of(self, data: Any) -> tuple[Any, ...]:
+        """The key of `shapes` for such a batch."""
+        return tuple(tf.nest.flatten(open_batch(tf.nest.map_structure(_spec_of, data))))
+
+    def _remember(self, data: Any) -> None:
+        """Keep the batch of the step that runs, if data decides sizes."""
+        if not _is_symbolic(data):
+            self._latest = tf.nest.map_structure(_out_of_the_allocator, data) if self._depends_on_data() else None
+
+    def _depends_on_data(self) -> bool:
+        """Whether the plan that trains is for sizes that data decides, as one batch had them."""
+        return self.key in self.plans and self.plans[self.key].program.static.seen
+
+    def _outgrown(self, key: Any, peak: int) -> None:
+        """Plan anew for the batch that took more, if that may be because of its data."""
+        if self._latest is None or not self._depends_on_data():
+            super()._outgrown(key, peak)
+            return
+        given = tf.nest.map_structure(_spec_of, self._latest)
+        self._plan_for(self.batches[key], given, None, self._latest)
+
     def _planned_for(self, key: Any) -> int:
         """The largest batch that there is a plan for, or will be when such a batch is traced.
 
@@ -142,13 +175,16 @@ class AtFirstBatch(Controller):
     def _plan_for(self, size: int, given: Any, spec: Any, data: Any) -> None:
         self._forget_compiled_before()
         name, first = self.model.name, not self.batch_size
-        before = self.batch_size, self.options, self.plans, self.batches, self.key
+        before = self.batch_size, self.options, self.plans, self.batches, self.shapes, self.key
         key = self._key_of(given)
         others = {k: plan for k, plan in self.plans.items() if _in_other_sizes(key, k)}
         if first:
             log.info("%s: the first batch has %d samples: planning for that", name, size)
         elif others and key not in self.plans:
             log.info("%s: a batch of other sizes came: planning for %s", name, _shapes(given))
+        elif size <= self._planned_for(key):
+            text = "%s: a batch with more values came than memory was planned for: planning again, for %.1f%% more"
+            log.warning(text, name, 1e2 * MARGIN)
         else:
             text = "%s: a batch of %d samples came, memory was planned for %d: planning again; %s to plan once"
             log.warning(text, name, size, self._planned_for(key), _GIVE)
@@ -165,12 +201,16 @@ class AtFirstBatch(Controller):
             self.batch_size, self.plans, self.batches = size, kept, {k: self.batches[k] for k in kept}
             self.key = self.key if self.key in kept else None
             with progress_bars(self.progress) as tell:
-                symbolic = any(tf.is_symbolic_tensor(t) for t in tf.nest.flatten(data))
-                sample = None if symbolic else sample_of(tf.nest.map_structure(_without_optional, data), size)
-                self.options = replace(self.options, progress=tell, sample=sample)
+                sample = None
+                if not _is_symbolic(data):
+                    data = tf.nest.map_structure(lambda t: enlarged(_without_optional(t)), data)
+                    sample = sample_of(data, size)
+                    if have_ragged(data):
+                        self.shapes = {**self.shapes, tuple(tf.nest.flatten(opened)): shapes_of(data)}
+                self.options = replace(self.options, progress=tell, sample=sample, enlarged=have_ragged(data))
                 self.plan(opened, traced, told=True)
         except BaseException as error:
-            self.batch_size, self.options, self.plans, self.batches, self.key = before
+            self.batch_size, self.options, self.plans, self.batches, self.shapes, self.key = before
             if first and self.attached and isinstance(error, Exception):
                 error.add_note(self._said(error))
                 self.detach()
@@ -184,6 +224,8 @@ class AtFirstBatch(Controller):
         """A share is one of the plain peak with the largest inputs so far: all sizes have one budget."""
         key = self._key(spec)
         others = [other for other in self.plans if _in_other_sizes(key, other)]
+        if have_ragged(spec):
+            return self.options.budget
         if not others or self.options.budget.fraction is None:
             return super()._budget_for(spec)
         largest = max(others, key=lambda other: batch_bytes(other[1], self.batches[other]))
@@ -247,7 +289,7 @@ class AtFirstBatch(Controller):
             del batch
             with one_step_at_a_time(self.model):
                 result = self._made(sizes_of(sized))(one, *others, **kwargs)
-        if not opened:
+        if not opened and not self._depends_on_data():
             self._begun[iterator] = sizes_of(spec)
         return result
 
@@ -273,6 +315,11 @@ def _out_of_the_allocator(value: Any) -> Any:
     return value.numpy() if isinstance(value, tf.Tensor) else value
 
 
+def _is_symbolic(data: Any) -> bool:
+    """Whether a batch is one of a graph."""
+    return any(tf.is_symbolic_tensor(t) for t in tf.nest.flatten(data, expand_composites=True))
+
+
 def _without_optional(value: Any) -> Any:
     """What stands for None in a pipeline is None to a step."""
     optional = (tf.experimental.Optional, tf.OptionalSpec)
@@ -281,11 +328,15 @@ def _without_optional(value: Any) -> Any:
 
 def _spec_of(value: Any) -> Any:
     value = _without_optional(value)
-    if value is None or isinstance(value, (tf.SparseTensor, tf.RaggedTensor)):
-        return value
+    if value is None or is_ragged(value):
+        return value if value is None else tf.type_spec_from_value(value)
     if not isinstance(value, tf.Tensor) and not (isinstance(value, np.ndarray) and value.dtype.kind in "biuf"):
         value = tf.convert_to_tensor(value)  # as Keras and TensorFlow do later
     return tf.TensorSpec(value.shape, tf.as_dtype(value.dtype))
+
+
+def _is_input(t: Any) -> bool:
+    return isinstance(t, tf.TensorSpec) or is_ragged(t)
 
 
 def _in_other_sizes(key: Any, other: Any) -> bool:
@@ -294,10 +345,10 @@ def _in_other_sizes(key: Any, other: Any) -> bool:
 
 
 def _shapes(given: Any) -> str:
-    return ", ".join(str(tuple(t.shape)) for t in tf.nest.flatten(given) if isinstance(t, tf.TensorSpec))
+    return ", ".join(str(tuple(t.shape)) for t in tf.nest.flatten(given) if _is_input(t))
 
 
 def _largest(given: Any) -> int | None:
     """The most samples that an input has; None if that is open."""
-    sizes = [t.shape[0] for t in tf.nest.flatten(given) if isinstance(t, tf.TensorSpec) and t.shape.rank]
+    sizes = [t.shape[0] for t in tf.nest.flatten(given) if _is_input(t) and t.shape.rank]
     return max((s for s in sizes if s is not None), default=None)

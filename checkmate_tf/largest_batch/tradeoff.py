@@ -75,7 +75,7 @@ def tradeoff(
         options = SolveOptions(time_limit=time_limit, gap=gap, seed=seed)
         return of_graph(model_or_graph, budgets, options, batch_size=batch_size, progress=progress)
     from ..keras.api import op_graph
-    from ..keras.spec import batch_bytes, data_spec
+    from ..keras.batches.spec import batch_bytes, data_spec
 
     graph = op_graph(model_or_graph, batch_size, costs, input_spec=input_spec, data=data)
     spec, batch = data_spec(model_or_graph, batch_size, input_spec, data)

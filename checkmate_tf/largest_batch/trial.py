@@ -63,8 +63,8 @@ def execute(trial: Trial) -> dict[str, Any]:
 
     from ..device.measure import find_device
     from ..keras.api import compile
+    from ..keras.batches.spec import data_spec
     from ..keras.sources import compile_if_needed, load_model
-    from ..keras.spec import data_spec
     from ..strategies.max_batch import cost_limit
 
     limit_gpu(trial.memory_bytes)

@@ -268,7 +268,7 @@ def _targets(model: Any, batch_size: int) -> Any:
     """Targets as the compiled loss takes them; None if the model is not compiled."""
     if not getattr(model, "compiled", False):
         return None
-    from ..keras.spec import data_spec
+    from ..keras.batches.spec import data_spec
 
     spec, _ = data_spec(model, batch_size, None, None)
     if len(spec) < 2:

@@ -33,7 +33,7 @@ def step_operations(model: Any, batch_size: int, data: Any = None) -> list[Any]:
         As `checkmate_tf.compile`, except for budgets.
     """
     from ..keras.api import op_graph
-    from ..keras.spec import data_spec
+    from ..keras.batches.spec import data_spec
 
     spec = None if data is None else data_spec(model, None, None, data)[0]
     operations: list[Any] = []

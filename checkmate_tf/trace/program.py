@@ -37,7 +37,8 @@ __all__ = ["Program", "build_program"]
 SOURCE, VIEW, SHAPE, SMALL, LARGE = "source", "view", "shape", "small", "large"
 
 _OPEN = (
-    "give every dimension but the batch a fixed size (pad, or set input shapes), and while loops a maximum_iterations"
+    "give every dimension but the batch a fixed size (pad, or set input shapes), and while loops a maximum_iterations; "
+    "or leave batch_size=, input_spec= and data= out, and sizes are seen in the first batch"
 )
 _NOT_TOLD = "tell the shape of what the Python function returns: result.set_shape(x.shape), or tf.ensure_shape"
 _NOT_LEARNED = "cuDNN decides it, and could not be asked now: free memory on the GPU, or give the layer use_cudnn=False"
@@ -170,7 +171,7 @@ def _sizes(operations: list[tf.Operation], static: StaticStep) -> dict[tf.Operat
         for t in op.outputs:
             size = static.bytes_of(t)
             if size is None:
-                if t.dtype == tf.variant and not t.consumers():
+                if t.dtype == tf.variant and (static.seen or not t.consumers()):  # what cannot be seen is kept
                     continue
                 advice = _NOT_LEARNED if op.type in LEARNED else _NOT_TOLD if op.type in PYTHON else _OPEN
                 raise DynamicShapeError(

@@ -14,7 +14,7 @@ from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 import checkmate_tf
 from checkmate_tf.device.measure import find_device
 from checkmate_tf.fit.policy import POLICY
-from checkmate_tf.keras.feeding import Feed
+from checkmate_tf.keras.batches.feeding import Feed
 
 pytestmark = pytest.mark.usefixtures("fresh_keras", "no_grappler")
 

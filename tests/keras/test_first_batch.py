@@ -18,6 +18,7 @@ from checkmate_tf.errors import (
     ModelError,
     PlanError,
     StrategyError,
+    TraceError,
 )
 from checkmate_tf.keras import controller as controllers
 
@@ -179,9 +180,9 @@ def test_a_refusal_says_what_data_takes():
     assert "MB came to the device since it was called, such as arrays" in caught.value.__notes__[0]
 
 
-def test_ragged_batches_restore_the_model():
+def test_batches_that_the_model_cannot_take_restore_it():
     x = tf.RaggedTensor.from_tensor(tf.ones((BATCH, 64)))
-    _fails(_attached(), ModelError, lambda m: m.fit(tf.data.Dataset.from_tensors((x, Y[:BATCH])), verbose=0))
+    _fails(_attached(), TraceError, lambda m: m.fit(tf.data.Dataset.from_tensors((x, Y[:BATCH])), verbose=0))
 
 
 @pytest.mark.long

@@ -14,7 +14,7 @@ from cases import Case, assert_same_after, compile_quickly, make
 import checkmate_tf
 from checkmate_tf.device.measure import find_device
 from checkmate_tf.errors import BatchSizeError, DynamicShapeError
-from checkmate_tf.keras.sizes import (
+from checkmate_tf.keras.batches.sizes import (
     Functions,
     as_given,
     have_open_sizes,

@@ -6,7 +6,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from checkmate_tf.keras.controller import build_training
+from checkmate_tf.keras.building import build_training
 from checkmate_tf.trace.program import build_program
 from checkmate_tf.trace.sizes.loops import function_graph
 from checkmate_tf.trace.sizes.static import with_static_batch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,14 @@ from ...strategies.late_updates import late_updates
 from ...trace.order import followers_of, in_order_of
 from ...trace.program import Program, build_program
 from ...trace.replicas import Replicas, split_replicas
+from ...trace.sizes.seen import MARGIN, Look
 from ...trace.sizes.static import StaticStep, with_static_batch
 from ...trace.step import TracedStep, trace_step
 from ..job import Ledger, Subject
 from ..options import PlanOptions
 from ..policy import POLICY
 from .learned import can_learn
+from .looking import looked_at
 
 __all__ = ["Tracing", "with_workspaces"]
 
@@ -89,10 +92,16 @@ class Tracing:
     def _shapes(self, traced: TracedStep) -> list[tf.TensorShape]:
         """Static shapes of the inputs."""
         batch = self.batch_size
-        given = [t.shape.as_list() for t in traced.inputs]
-        if self.options.sizes is not None:
-            given = [[*shape[:1], *size] for shape, size in zip(given, self.options.sizes, strict=True)]
+        given = self.options.shapes or [tuple(t.shape) for t in traced.inputs]
         return [tf.TensorShape([batch if d is None else d for d in shape]) for shape in given]
+
+    def _look(self, traced: TracedStep, shapes: list[tf.TensorShape]) -> Look | None:
+        """What looks at sizes in a step on the user's data; None if there is none."""
+        sample = self.options.sample
+        if sample is None or [tuple(a.shape) for a in sample] != [tuple(shape) for shape in shapes]:
+            return None
+        batch = [np.asarray(a).astype(t.dtype.as_numpy_dtype) for a, t in zip(sample, traced.inputs, strict=True)]
+        return partial(looked_at, traced, batch, self.device)
 
     def _subjects(
         self,
@@ -102,7 +111,9 @@ class Tracing:
         known: Mapping[tf.Operation, Workspace],
     ) -> list[Subject]:
         with self.ledger.timed("trace"):
-            static = with_static_batch(traced, self._shapes(traced))
+            shapes = self._shapes(traced)
+            margin = 0.0 if self.options.enlarged else MARGIN
+            static = with_static_batch(traced, shapes, self._look(traced, shapes), margin)
         with self.ledger.timed("costs"):
             costs, scratch = _costs(traced, static, self.device, self.options, known)
         with self.ledger.timed("trace"):

@@ -2,6 +2,7 @@
 
 - `static.py`: emits the step again with a known batch (`StaticStep`), with the help of the others;
 - `shapes.py`: shapes that TensorFlow's shape functions do not conclude;
+- `seen.py`: shapes that data decides, from a batch;
 - `learned.py`: shapes that only the device knows;
 - `loops.py`: how often loops run, and what the lists that they fill hold;
 - `variants.py`: what tensor lists and optionals hold.

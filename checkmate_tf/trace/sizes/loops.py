@@ -16,6 +16,7 @@ from tensorflow.python.framework import function_def_to_graph
 from ..ops import view_of
 
 __all__ = [
+    "LOOPS",
     "PUSHES",
     "copy_functions",
     "function_graph",
@@ -25,6 +26,9 @@ __all__ = [
     "step_of",
     "trip_count",
 ]
+
+LOOPS = ("While", "StatelessWhile")
+"""Types of loops. TensorFlow's own count their rounds in their first variable."""
 
 # Operations that add a tensor to a list, and which input it is.
 PUSHES = {"TensorListPushBack": 1, "TensorListSetItem": 2}

@@ -21,8 +21,9 @@ from ..ops import ELEMENTWISE, copy_attributes, inputs_of, is_stateful
 from ..order import topological
 from ..step import TracedStep
 from .learned import LEARNED, learn_shapes
-from .loops import copy_functions, function_graph, list_sizes, pushes_back, root_of, step_of, trip_count
-from .shapes import BOUNDED, PYTHON, inferred_shape, largest_shapes, python_shapes
+from .loops import LOOPS, copy_functions, function_graph, list_sizes, pushes_back, root_of, step_of, trip_count
+from .seen import MARGIN, Look, Seen, first_unknown
+from .shapes import BOUNDED, LOOSE, PYTHON, inferred_shape, largest_shapes, python_shapes
 from .variants import Variants, bytes_of, largest
 
 __all__ = ["StaticStep", "with_static_batch"]
@@ -47,6 +48,8 @@ class StaticStep:
     passed_on : dict from a traced loop to those of its outputs that are lists of what a given list holds
     bounded : bool
         Data decides some sizes, which are taken at their largest here. Then what shapes decide is no value of a step.
+    seen : bool
+        Some sizes are those that one batch had, and a margin. Another batch may need more.
     """
 
     graph: tf.Graph
@@ -56,19 +59,26 @@ class StaticStep:
     elements: Mapping[int, tf.TensorSpec] = field(default_factory=dict)
     passed_on: Mapping[tf.Operation, set[int]] = field(default_factory=dict)
     bounded: bool = False
+    seen: bool = False
 
     def bytes_of(self, t: tf.Tensor) -> int | None:
         """Bytes of a traced tensor for the static batch; None if they cannot be known."""
         return bytes_of(t, self.tensors, self.list_bytes)
 
 
-def with_static_batch(step: TracedStep, shapes: list[tf.TensorShape]) -> StaticStep:
+def with_static_batch(
+    step: TracedStep, shapes: list[tf.TensorShape], look: Look | None = None, margin: float = MARGIN
+) -> StaticStep:
     """Emit `step` with the given static input shapes.
 
     Parameters
     ----------
     step : TracedStep
     shapes : list of fully defined tf.TensorShape, one for each of `step.inputs`
+    look : callable, optional
+        Looks at sizes in a step on a batch. By default what data decides without a bound has no size.
+    margin : float
+        How much more is planned for than is seen there, as a share.
 
     Raises
     ------
@@ -78,11 +88,30 @@ def with_static_batch(step: TracedStep, shapes: list[tf.TensorShape]) -> StaticS
     exact = _emitted(step, shapes)
     if _has_sizes(step, exact):
         return exact
+    loose = look is not None and any(op.type in LOOSE for op in step.operations)
+    seen = _looked_at(step, shapes, look, margin) if look is not None and loose else None
+    if seen is not None:
+        return seen
     try:
         bounded = _emitted(step, shapes, bounded=True)
     except TraceError:  # where sizes have to agree, the largest ones may not
-        return exact
-    return bounded if _has_sizes(step, bounded) else exact
+        bounded = exact
+    if _has_sizes(step, bounded) or look is None or loose:
+        return bounded
+    return _looked_at(step, shapes, look, margin) or bounded
+
+
+def _looked_at(step: TracedStep, shapes: list[tf.TensorShape], look: Look, margin: float) -> StaticStep | None:
+    """The step with sizes that are seen on a batch; None if that batch cannot be trained on."""
+    seen, asked = Seen(margin), set[tf.Operation]()
+    while True:
+        static = _emitted(step, shapes, bounded=True, seen=seen)
+        unknown = first_unknown(step, static.tensors, static.list_bytes, asked)
+        if not unknown:
+            return static
+        if not seen.learn(unknown, look):
+            return None
+        asked.update(unknown)
 
 
 def _has_sizes(step: TracedStep, static: StaticStep) -> bool:
@@ -91,10 +120,12 @@ def _has_sizes(step: TracedStep, static: StaticStep) -> bool:
     return all(static.bytes_of(t) is not None or (t.dtype == tf.variant and not t.consumers()) for t in outputs)
 
 
-def _emitted(step: TracedStep, shapes: list[tf.TensorShape], bounded: bool = False) -> StaticStep:
+def _emitted(
+    step: TracedStep, shapes: list[tf.TensorShape], bounded: bool = False, seen: Seen | None = None
+) -> StaticStep:
     graph = func_graph.FuncGraph("checkmate_static")
     copy_functions(step.graph, graph)
-    emitter = _emitter(graph, bounded)
+    emitter = _emitter(graph, bounded, seen)
     with graph.as_default():
         for given, shape in zip(step.inputs, shapes, strict=True):
             emitter.place(given, tf.compat.v1.placeholder(given.dtype, shape))
@@ -105,7 +136,8 @@ def _emitted(step: TracedStep, shapes: list[tf.TensorShape], bounded: bool = Fal
                 emitter.emit(op)
     variants, passed_on = emitter.variants, emitter.passed_on
     return StaticStep(
-        graph, emitter.operations, emitter.tensors, variants.list_bytes, variants.elements, passed_on, bounded
+        graph, emitter.operations, emitter.tensors, variants.list_bytes, variants.elements, passed_on, bounded,
+        seen is not None,
     )  # fmt: skip
 
 
@@ -127,6 +159,8 @@ class _Emitter:
         As `StaticStep`.
     bound : bool
         A size that data decides is taken at its largest.
+    seen : Seen or None
+        What is known of sizes that nothing bounds.
     """
 
     graph: tf.Graph
@@ -135,6 +169,7 @@ class _Emitter:
     known: dict[int, np.ndarray]
     variants: Variants
     bound: bool = False
+    seen: Seen | None = None
     passed_on: dict[tf.Operation, set[int]] = field(default_factory=dict)
 
     def place(self, t: tf.Tensor, copy: tf.Tensor) -> None:
@@ -150,7 +185,7 @@ class _Emitter:
                 self.known.update((id(t), v) for t, v in zip(op.outputs, values, strict=True))
             else:
                 attributes = copy_attributes(op)
-                if op.type in ("While", "StatelessWhile"):
+                if op.type in LOOPS:
                     attributes["output_shapes"] = self._loop(op)
                 inputs = [self.tensors[id(t)] for t in inputs_of(op)]
                 copy = self.graph._create_op_internal(
@@ -164,7 +199,7 @@ class _Emitter:
                 self.operations[op], copies = copy, list(copy.outputs)
                 if op.type in _BRANCHES:
                     self._branches(op, copies)
-                elif op.type in BOUNDED and self.bound:
+                elif op.type in BOUNDED and self.bound and (self.seen is None or op.type not in LOOSE):
                     for t, shape in zip(copies, largest_shapes(op, copy, self._value), strict=True):
                         t.set_shape(shape)
                 elif op.type == "FusedBatchNormV3":
@@ -179,11 +214,24 @@ class _Emitter:
                         t.set_shape(shape)
                 elif copies and not copies[0].shape.is_fully_defined():
                     copies[0].set_shape(inferred_shape(op, copy, self._value))
-        except (ValueError, TypeError, tf.errors.OpError) as error:
+        except (ValueError, TypeError, tf.errors.OpError, TraceError) as error:
+            if self.seen is not None:  # sizes that have to agree may not, with a margin
+                copies = [tf.compat.v1.placeholder(t.dtype) for t in op.outputs]
+                self.operations[op] = copies[0].op if copies else tf.no_op()
+                self._settle(op, copies)
+                return
+            if isinstance(error, TraceError):
+                raise
             shapes = ", ".join(str(self.tensors[id(t)].shape) for t in op.inputs)
             raise TraceError(f"{op.name} ({op.type}) does not accept inputs of shape {shapes}: {error}") from error
+        self._settle(op, copies)
+
+    def _settle(self, op: tf.Operation, copies: list[tf.Tensor]) -> None:
+        """Note the outputs of the copy of an operation, with all that is known of them."""
         for t, copy_tensor in zip(op.outputs, copies, strict=True):
             self.tensors[id(t)] = copy_tensor
+            if self.seen is not None and not copy_tensor.shape.is_fully_defined():
+                copy_tensor.set_shape(self.seen.shape(t, copy_tensor.shape))
             if not copy_tensor.shape.is_fully_defined() and copy_tensor.shape.is_compatible_with(t.shape):
                 copy_tensor.set_shape(t.shape)  # Python code may know more than the operation tells
             if t.dtype in (tf.variant, tf.resource):
@@ -255,6 +303,8 @@ class _Emitter:
             if iterations is not None and start[0] is not None and step_of(body, 0) == 1:
                 # TensorFlow counts the rounds, and the loop of the gradient goes as far as that.
                 self.known[id(op.outputs[0])] = start[0] + np.array(iterations, start[0].dtype)
+            if iterations is None and self.seen is not None and op in self.seen.rounds:
+                iterations = self.seen.more(self.seen.rounds[op])
         inner = self._inside(op, body, inputs_of(op), once=False)
         left = inner.results(body)
         created = {o: k for k, o in enumerate(op.graph.get_operations())}
@@ -279,9 +329,9 @@ class _Emitter:
         return attribute
 
 
-def _emitter(graph: tf.Graph, bound: bool = False) -> _Emitter:
+def _emitter(graph: tf.Graph, bound: bool = False, seen: Seen | None = None) -> _Emitter:
     tensors: dict[int, tf.Tensor] = {}
-    return _Emitter(graph, {}, tensors, {}, Variants(tensors), bound)
+    return _Emitter(graph, {}, tensors, {}, Variants(tensors), bound, seen)
 
 
 def _level(tensors: list[tf.Tensor]) -> list[tf.Tensor]:

@@ -14,6 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from .ragged import have_ragged, is_ragged, opened_ragged
+
 __all__ = [
     "Functions",
     "Sizes",
@@ -37,13 +39,15 @@ def sizes_of(data: Any) -> Sizes:
 def have_open_sizes(spec: Any) -> bool:
     """Whether batches of these specs may differ in more than their number of samples."""
     dense = [t for t in tf.nest.flatten(spec) if isinstance(t, tf.TensorSpec)]
-    return any(t.shape.rank is None or None in t.shape.as_list()[1:] for t in dense)
+    return have_ragged(spec) or any(t.shape.rank is None or None in t.shape.as_list()[1:] for t in dense)
 
 
 def as_given(spec: Any, batch: Any) -> Any:
     """Specs of a pipeline, with the sizes of one of its batches. Their batch dimension stays as it is."""
 
     def sized(t: Any, value: Any) -> Any:
+        if is_ragged(t):
+            return opened_ragged(value)
         if not isinstance(t, tf.TensorSpec) or not _rank(value.shape):
             return t
         return tf.TensorSpec([t.shape[0] if t.shape.rank else None, *value.shape[1:]], t.dtype)
@@ -55,6 +59,8 @@ def opened_batch(spec: Any) -> Any:
     """The same specs with the batch dimension open, too."""
 
     def opened(t: Any) -> Any:
+        if is_ragged(t):
+            return opened_ragged(t)
         return tf.TensorSpec([None, *t.shape[1:]], t.dtype) if isinstance(t, tf.TensorSpec) and t.shape.rank else t
 
     return tf.nest.map_structure(opened, spec)

@@ -9,8 +9,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from ..errors import BatchSizeError, DynamicShapeError, ModelError
-from .frameworks import structs_of
+from ...errors import BatchSizeError, DynamicShapeError, ModelError
+from ..frameworks import structs_of
+from .ragged import NOT_KNOWN, have_ragged, is_ragged, opened_ragged
 
 __all__ = [
     "batch_bytes",
@@ -63,6 +64,8 @@ def data_spec(model: keras.Model, batch_size: int | None, input_spec: Any, data:
             f"the given data has batches of {found}, batch_size is {batch_size}: they must agree; leave batch_size "
             "out, or give a larger one"
         )
+    if have_ragged(spec):
+        raise ModelError(NOT_KNOWN)
     return open_batch(spec), batch_size or int(found or 0)
 
 
@@ -71,8 +74,6 @@ def spec_of_tensors(data: Any) -> Any:
 
     Raises
     ------
-    ModelError
-        For sparse and ragged tensors.
     DynamicShapeError
         If another dimension than the batch is open.
     """
@@ -83,10 +84,10 @@ def open_batch(spec: Any) -> Any:
     """The same specs with the first dimension None."""
 
     def opened(t: Any) -> Any:
-        if t is None:
-            return None
+        if t is None or is_ragged(t):
+            return t if t is None else opened_ragged(t)
         if not isinstance(t, tf.TensorSpec):
-            raise ModelError(_not_dense(t))
+            raise ModelError(f"{type(t).__name__} inputs have no size that can be known: make them dense")
         if t.shape.rank is None or None in t.shape[1:].as_list():
             raise DynamicShapeError(
                 f"an input of shape {t.shape} has an open dimension besides the batch, so its size is unknown: give "
@@ -110,13 +111,20 @@ def sample_of(data: Any, batch_size: int) -> list[Any] | None:
     """
     if data is None or isinstance(data, tf.data.Dataset):
         return None
-    arrays = [np.asarray(array) for array in tf.nest.flatten(data) if array is not None]
-    return [a[np.arange(batch_size) % len(a)] if a.ndim and len(a) else a for a in arrays]
+    sample: list[Any] = []
+    for one in tf.nest.flatten(data):
+        if is_ragged(one):
+            sample += [part.numpy() for part in tf.nest.flatten(one, expand_composites=True)]
+        elif one is not None:
+            array = np.asarray(one)
+            sample.append(array[np.arange(batch_size) % len(array)] if array.ndim and len(array) else array)
+    return sample
 
 
 def batch_of(spec: Any) -> int | None:
     """The batch size in a nest of specs, None if open."""
-    sizes = {t.shape[0] for t in tf.nest.flatten(spec) if isinstance(t, tf.TensorSpec) and t.shape.rank}
+    told = [t for t in tf.nest.flatten(spec) if isinstance(t, tf.TensorSpec) or is_ragged(t)]
+    sizes = {t.shape[0] for t in told if t.shape.rank}
     sizes.discard(None)
     if len(sizes) > 1:
         raise BatchSizeError(f"inputs disagree on the batch size: {sorted(sizes)}")
@@ -126,13 +134,7 @@ def batch_of(spec: Any) -> int | None:
 def _spec_of(t: Any) -> Any:
     if t is None:
         return None
-    if not isinstance(t, tf.Tensor):
-        raise ModelError(_not_dense(t))
-    return tf.TensorSpec(t.shape, t.dtype)
-
-
-def _not_dense(t: Any) -> str:
-    return f"{type(t).__name__} inputs have no fixed size; make them dense before they reach the model"
+    return tf.TensorSpec(t.shape, t.dtype) if isinstance(t, tf.Tensor) else t
 
 
 def _spec_of_data(data: Any) -> tuple[Any, int | None]:
@@ -148,8 +150,8 @@ def _spec_of_data(data: Any) -> tuple[Any, int | None]:
     arrays = tuple(data) if isinstance(data, (tuple, list)) else (data,)
 
     def one(array: Any) -> Any:
-        if array is None:
-            return None
+        if array is None or is_ragged(array):
+            return array
         try:
             t = tf.convert_to_tensor(array)
         except (ValueError, TypeError) as error:

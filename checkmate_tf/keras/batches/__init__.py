@@ -1,0 +1,8 @@
+"""Batches: what they look like, which sizes they have, how they are fed, and how large they may be.
+
+- `spec.py`: the structure, types and shapes of a batch;
+- `sizes.py`: inputs whose sizes differ from batch to batch;
+- `ragged.py`: ragged and sparse inputs;
+- `feeding.py`: how far ahead batches of arrays are made;
+- `limit.py`: the check in the step that a batch is no larger than planned.
+"""

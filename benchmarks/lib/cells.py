@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ def run_cells(
     again: bool = False,
     environment: Mapping[str, str] | None = None,
     ended: Callable[[ChildError], dict | None] | None = None,
+    jobs: int = 1,
 ) -> list[dict]:
     """Answer every request that has no answer yet, with a progress bar.
 
@@ -54,23 +56,28 @@ def run_cells(
         Variables that the children have besides this process's.
     ended : callable, optional
         The answer of a child that ended without one, where its end is an answer; None where it is a failure.
+    jobs : int
+        How many run at a time: more than one where nothing is timed.
 
     Returns
     -------
     list of dict
         Request and answer of each; where it failed, `outcome` is "failed" and `reason` says why.
     """
-    cells = []
-    with progress_bar() as progress:
+    with progress_bar() as progress, ThreadPoolExecutor(jobs) as pool:
         task = progress.add_task("", total=len(requests))
-        for request in requests:
+
+        def answered(request: dict) -> dict:
             progress.update(task, description=request["cell"])
             cell = _answered(script, output, request, seconds(request), again, environment or {}, ended)
             if cell.get("outcome") == FAILED:
                 progress.console.print(f"{request['cell']}: {cell['reason']}", markup=False)
-            cells.append(cell)
             progress.advance(task)
-    return cells
+            return cell
+
+        if jobs == 1:  # in this thread, so that Ctrl-C ends the child
+            return [answered(request) for request in requests]
+        return list(pool.map(answered, requests))
 
 
 def _answered(

@@ -209,6 +209,14 @@ class State:
     def policy(self) -> FitPolicy:
         return self.limits.policy
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether steps out of order may be faster than those of the best plan, whatever they cost: none was timed."""
+        best, known = self.best, any(not attempt.strict for attempt in self.attempts)
+        if best is None or best.measured is None or not self.modelled or known:
+            return False
+        return best.strict and best.measured.seconds < self.policy.short
+
     def solved(self, action: Solve, outcome: Outcome) -> State:
         """With what came of a target: a schedule that fits it, or why there is none."""
         return replace(self, outcomes={**self.outcomes, action: outcome})
@@ -239,6 +247,11 @@ class State:
         if before is not None:
             state = replace(state, strict_cost=max(1.0, peak.seconds / before.seconds))
         fits = peak.sure_bytes <= limits.most_bytes
+        if self.in_doubt and not strict:
+            assert self.best is not None and self.best.measured is not None
+            if fits and peak.seconds < self.best.measured.seconds:
+                state = replace(state, best=Candidate(schedule, action.order, peak, placed=action.found.placed))
+            return replace(state, targets={})
         if fits and is_best(state, schedule, strict):
             state = replace(state, best=Candidate(schedule, action.order, peak, placed=action.found.placed))
         elif state.best is not None:
@@ -262,6 +275,8 @@ class State:
             most = limits.most_bytes if fits and not limits.near_limit else limits.goal_bytes
             predicted = action.found.predicted_bytes if state.modelled else schedule.peak_bytes
             targets[strict] = most - (peak.sure_bytes - predicted)
+        if state.in_doubt and False in self.targets:
+            targets[False] = self.targets[False]
         return replace(state, targets=targets)
 
 
@@ -307,6 +322,8 @@ def pays(state: State, schedule: Schedule, strict: bool) -> bool:
     """Whether a schedule, if it fits, would cost enough less than the best so far to be worth a measurement."""
     if state.best is None:
         return True
+    if state.in_doubt and not strict:
+        return schedule.cost < state.policy.short_cost * state.best.schedule.cost
     least = cost_of(state, state.best.schedule, state.best.strict)
     worth = state.policy.worth_placed if state.modelled else state.policy.worth
     return cost_of(state, schedule, strict) < (1 - (1 + state.vain) * worth) * least

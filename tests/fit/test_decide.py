@@ -75,6 +75,7 @@ class Allocator:
     spread: float = 0.0
     slow: float = 1.05  # a step in strict order, over one out of order
     limit_bytes: int = 10**9
+    seconds: float = 1.0  # of a step out of order
 
     def most(self, schedule, strict):
         return int(CONSTANT + (schedule.peak_bytes - CONSTANT) * (1 + (self.strict if strict else self.loose)))
@@ -84,7 +85,7 @@ class Allocator:
         sure = most if action.strict else int(most * (1 + self.spread))
         if sure > self.limit_bytes:
             return None
-        return Peak(most, sure, self.slow if action.strict else 1.0)
+        return Peak(most, sure, self.seconds * (self.slow if action.strict else 1.0))
 
 
 @dataclass(frozen=True)
@@ -284,6 +285,26 @@ def test_with_a_model_the_order_that_is_expected_to_cost_less_comes_first():
         assert [a.strict for a in solved[:2]] == [True, False] and all(a.placed for a in solved)
         assert [a.target_bytes for a in solved[:2]] == [int(POLICY.placed * budget), int(POLICY.placed_loose * budget)]
         assert [a.strict for a in measured(actions)] == [strict]
+
+
+@pytest.mark.parametrize("seconds, slow, orders", [
+    (0.01, 1.3, [True, False]), (0.01, 0.9, [True, False]), (0.1, 1.3, [True]),
+])  # fmt: skip
+def test_where_steps_are_short_the_clock_decides_between_the_orders(seconds, slow, orders):
+    allocator = Allocator(loose=0.25, strict=0.1, slow=slow, seconds=seconds)
+    actions, state = carried_out(begin(limits_for(900_000, modelled=True), TRIES), allocator, Model(allocator))
+    tried = measured(actions)
+    assert [a.strict for a in tried] == orders
+    if len(tried) > 1:  # though it costs more
+        assert tried[0].schedule.cost < tried[1].schedule.cost < POLICY.short_cost * tried[0].schedule.cost
+    assert actions[-1].candidate.strict == (orders == [True] or slow < 1) and state.modelled
+
+
+def test_an_order_that_is_over_the_budget_is_not_faster():
+    """Steps out of order differ by more than the model says."""
+    allocator = Allocator(loose=0.25, strict=0.1, spread=0.15, slow=1.3, seconds=0.01)
+    actions, _ = carried_out(begin(limits_for(900_000, modelled=True), TRIES), allocator, Model(allocator))
+    assert [a.strict for a in measured(actions)] == [True, False] and actions[-1].candidate.strict
 
 
 def test_with_a_model_steps_out_of_order_get_one_chance():

@@ -140,11 +140,10 @@ def _with_layer(function, **options):
     return model
 
 
-TOLD = "Models", "the same with a batch size that is told: sizes of data, ragged and sparse inputs"
-SAYS = "the error says to leave it out"
-
-
-@pytest.mark.feature(*TOLD, refused=SAYS)
+@pytest.mark.feature(
+    "Models", "sizes of data, ragged and sparse inputs, with a batch size that is told",
+    refused="the error says to leave it out",
+)  # fmt: skip
 def test_sizes_that_data_decides():
     def count(x):
         return x + tf.reduce_sum(tf.range(tf.cast(x[0, 0, 0], tf.float32)))
@@ -208,7 +207,10 @@ def test_a_step_that_xla_cannot_compile():
     _refused(model, JitCompileError, "XLA cannot compile.*jit_compile=False", verify=True, budget="1GB")
 
 
-@pytest.mark.feature(*TOLD, refused=SAYS)
+@pytest.mark.feature(
+    "Models", "sizes of data, ragged and sparse inputs, with a batch size that is told",
+    refused="the error says to leave it out",
+)  # fmt: skip
 def test_ragged_and_sparse_data(trained):
     y = np.zeros(2, "int64")
     ragged = tf.data.Dataset.from_tensors((tf.ragged.constant([[1.0], [1.0, 2.0]]), y))

@@ -63,7 +63,7 @@ def sentences(n: int) -> tuple[Any, Any]:
 
 LIBRARY = {
     "EfficientNetV2B0": Kind("EfficientNetV2B0", efficientnet, random_arrays(PICTURE), 32),
-    "ConvNeXt": Kind("ConvNeXt, small", convnext, random_arrays(PICTURE), 32),
+    "ConvNeXt small": Kind("ConvNeXt, small", convnext, random_arrays(PICTURE), 32),
     "ViT classifier": Kind("ViT of keras-hub", vit, random_arrays(PICTURE), 32),
     "BERT classifier": Kind("BERT of keras-hub", bert, sentences, 32),
 }

@@ -41,7 +41,10 @@ ORDERED = ("gradient penalty", "towers", "tensor array")  # nothing has to be co
     "Models", "py_function, numpy_function", name=["py_function", "numpy_function"], note="`set_shape` tells the size"
 )
 @pytest.mark.feature(
-    "Models", "boolean_mask, unique", name=["mask", "unique"], note="planned for the most that can come"
+    "Models",
+    "boolean_mask, unique",
+    name=["mask", "unique"],
+    note="planned for the most that can come, if a batch comes near that",
 )
 @pytest.mark.feature("Models", "TensorArray in a loop of one's own", name="tensor array")
 @pytest.mark.feature("Models", "ConvNeXt blocks, stochastic depth", name="convnext")

@@ -51,10 +51,16 @@ def test_sizes_are_seen_one_after_the_other_with_a_margin(margin, first, second)
     assert calls[0] == ["Range", "Range"]
 
 
+@pytest.mark.parametrize("kept, seen", [(4, False), (1, True)])
+def test_the_most_that_can_come_is_planned_for_unless_it_is_much_more(kept, seen):
+    step = trace_step(lambda x: tf.reduce_sum(tf.exp(tf.exp(tf.boolean_mask(x, x[:, 0] > 0)))), SPEC)
+    batch = np.where(np.arange(4)[:, None] < kept, BATCH, -BATCH)
+    static, calls = _seen(step, batch=batch)
+    assert static.bounded and static.seen is seen and calls
+    assert _bytes(step, static, "Exp") == [12 * (1 if seen else 4)] * 2
+
+
 def test_what_is_known_is_not_looked_at():
-    step = trace_step(lambda x: tf.reduce_sum(tf.boolean_mask(x, x[:, 0] > 0)), SPEC)
-    static, calls = _seen(step)
-    assert static.bounded and not static.seen and calls == []
     step = trace_step(lambda x: tf.reduce_sum(tf.exp(x)), SPEC)
     static, calls = _seen(step)
     assert not static.bounded and not static.seen and calls == []
@@ -149,6 +155,6 @@ def test_known_sizes_stay():
     t = tf.ones((2, 3))
     seen = Seen(1.0, {id(t): (2, 3)})
     assert seen.shape(t, tf.TensorShape([None, 3])) == (4, 3)
-    assert seen.shape(t, tf.TensorShape(None)) == (4, 6)
+    assert seen.shape(t, tf.TensorShape(None)) == (2, 6)
     assert seen.shape(tf.ones(2), tf.TensorShape([None])).as_list() == [None]
     assert partial(seen.more, 3)() == 6

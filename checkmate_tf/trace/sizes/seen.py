@@ -48,12 +48,17 @@ class Seen:
         return max(1, math.ceil(size * (1 + self.margin)))
 
     def shape(self, t: tf.Tensor, known: tf.TensorShape) -> tf.TensorShape:
-        """The shape to plan for, of which some sizes are known."""
+        """The shape to plan for, of which some sizes are known. Of the others, the largest has the margin."""
         if id(t) not in self.shapes:
             return known
         sizes = self.shapes[id(t)]
         told = known.as_list() if known.rank == len(sizes) else [None] * len(sizes)
-        return tf.TensorShape([self.more(s) if k is None else k for k, s in zip(told, sizes, strict=True)])
+        most = max((s for k, s in zip(told, sizes, strict=True) if k is None), default=0)
+        planned = [s if k is None else k for k, s in zip(told, sizes, strict=True)]
+        if None in told:
+            axis = next(i for i, (k, s) in enumerate(zip(told, sizes, strict=True)) if k is None and s == most)
+            planned[axis] = self.more(most)
+        return tf.TensorShape(planned)
 
     def learn(self, unknown: Sequence[tf.Operation], look: Look) -> bool:
         """Look at the outputs of some operations. Returns whether that could be done."""

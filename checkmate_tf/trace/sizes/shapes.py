@@ -14,13 +14,10 @@ import tensorflow as tf
 
 from ..ops import inputs_of
 
-__all__ = ["BOUNDED", "LOOSE", "PYTHON", "inferred_shape", "largest_shapes", "python_shapes"]
+__all__ = ["BOUNDED", "PYTHON", "inferred_shape", "largest_shapes", "python_shapes"]
 
 BOUNDED = ("Where", "Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2", "DynamicPartition", "ListDiff")
 """Types of operations whose results have a size that data decides, and that their inputs bound."""
-
-LOOSE = ("DynamicPartition",)
-"""Those of them whose bound says little: each part may be the whole, but all parts together are no more than that."""
 
 PYTHON = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
 """Types of operations that run Python. Nothing is known of what they return, but what the user says."""

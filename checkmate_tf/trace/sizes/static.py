@@ -23,11 +23,12 @@ from ..step import TracedStep
 from .learned import LEARNED, learn_shapes
 from .loops import LOOPS, copy_functions, function_graph, list_sizes, pushes_back, root_of, step_of, trip_count
 from .seen import MARGIN, Look, Seen, first_unknown
-from .shapes import BOUNDED, LOOSE, PYTHON, inferred_shape, largest_shapes, python_shapes
+from .shapes import BOUNDED, PYTHON, inferred_shape, largest_shapes, python_shapes
 from .variants import Variants, bytes_of, largest
 
 __all__ = ["StaticStep", "with_static_batch"]
 
+_MUCH = 0.8  # of the most that can come: where a batch takes less, a plan for the most would serve nobody
 _SMALL = 4096  # elements: shapes, axes and permutations are smaller
 _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
 
@@ -88,17 +89,15 @@ def with_static_batch(
     exact = _emitted(step, shapes)
     if _has_sizes(step, exact):
         return exact
-    loose = look is not None and any(op.type in LOOSE for op in step.operations)
-    seen = _looked_at(step, shapes, look, margin) if look is not None and loose else None
-    if seen is not None:
-        return seen
     try:
         bounded = _emitted(step, shapes, bounded=True)
+        known = _has_sizes(step, bounded)
     except TraceError:  # where sizes have to agree, the largest ones may not
-        bounded = exact
-    if _has_sizes(step, bounded) or look is None or loose:
-        return bounded
-    return _looked_at(step, shapes, look, margin) or bounded
+        known = False
+    seen = None if look is None else _looked_at(step, shapes, look, margin)
+    if seen is None:
+        return bounded if known else exact
+    return bounded if known and _bytes(step, seen) >= _MUCH * _bytes(step, bounded) else seen
 
 
 def _looked_at(step: TracedStep, shapes: list[tf.TensorShape], look: Look, margin: float) -> StaticStep | None:
@@ -118,6 +117,11 @@ def _has_sizes(step: TracedStep, static: StaticStep) -> bool:
     """Whether the size of everything is known that somebody reads."""
     outputs = (t for op in step.operations for t in op.outputs)
     return all(static.bytes_of(t) is not None or (t.dtype == tf.variant and not t.consumers()) for t in outputs)
+
+
+def _bytes(step: TracedStep, static: StaticStep) -> int:
+    """Of all that the step computes."""
+    return sum(static.bytes_of(t) or 0 for op in step.operations for t in op.outputs)
 
 
 def _emitted(
@@ -199,7 +203,7 @@ class _Emitter:
                 self.operations[op], copies = copy, list(copy.outputs)
                 if op.type in _BRANCHES:
                     self._branches(op, copies)
-                elif op.type in BOUNDED and self.bound and (self.seen is None or op.type not in LOOSE):
+                elif op.type in BOUNDED and self.bound and self.seen is None:
                     for t, shape in zip(copies, largest_shapes(op, copy, self._value), strict=True):
                         t.set_shape(shape)
                 elif op.type == "FusedBatchNormV3":

@@ -175,10 +175,15 @@ def trained(model: Any, data: Any, batch: int) -> dict:
 
     x, y = data(BATCHES * batch)
     tf.config.experimental.reset_memory_stats("CPU:0")
+    controller = getattr(model, "_checkmate_controller", None)
+    if controller is not None:
+        controller.begin_peak()
     begun = time.perf_counter()
     history = model.fit(x, y, batch_size=batch, epochs=EPOCHS, shuffle=False, verbose=0).history
     seconds = time.perf_counter() - begun
     peak = int(tf.config.experimental.get_memory_info("CPU:0")["peak"])
+    if controller is not None:  # which measures plans meanwhile
+        peak = controller.peak_bytes()
     bits = hashlib.sha256(repr(history).encode())
     for v in [*model.variables, *model.optimizer.variables]:
         bits.update(np.array(v).tobytes())

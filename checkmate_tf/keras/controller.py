@@ -395,6 +395,7 @@ class Controller:
                 format_bytes(report.budget_bytes),
                 format_bytes(report.measured_peak_bytes or 0),
             )
+            self.begun_peak = max(self.begun_peak, peak)  # measuring another plan forgets it
             try:
                 self._outgrown(key, peak)
             except InfeasibleBudgetError as error:

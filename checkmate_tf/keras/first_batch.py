@@ -160,8 +160,10 @@ class AtFirstBatch(Controller):
         if self._latest is None or not self._depends_on_data():
             super()._outgrown(key, peak)
             return
-        given = tf.nest.map_structure(_spec_of, self._latest)
+        given, before = tf.nest.map_structure(_spec_of, self._latest), self.plans[key].schedule
         self._plan_for(self.batches[key], given, None, self._latest)
+        if self.plans[self.key].schedule is before:  # its data is not why
+            super()._outgrown(self.key, peak)
 
     def _planned_for(self, key: Any) -> int:
         """The largest batch that there is a plan for, or will be when such a batch is traced.

@@ -11,7 +11,9 @@ import tensorflow as tf
 from cases import CROSSENTROPY, Case, assert_same_after, assert_same_state, compile_quickly, make
 
 import checkmate_tf
+from benchmarks.lib.kinds import KINDS
 from checkmate_tf.errors import BatchSizeError, ModelError
+from checkmate_tf.keras import controller as controllers
 from checkmate_tf.keras.batches.ragged import (
     are_more,
     enlarged,
@@ -138,6 +140,24 @@ def test_more_values_are_planned_for_when_they_come(way, caplog):
     controller = model._checkmate_controller
     assert len(controller.plans) == 1 and len(controller.earlier) == (1 if way == "arrays" else 2)
     assert ("more values came than memory was planned for" in caplog.text) is (way != "arrays")
+
+
+@pytest.mark.parametrize("kind, again", [("looped", False), ("ranged", True)])
+def test_a_plan_that_was_outgrown_is_made_for_the_batch_that_took_more(kind, again, monkeypatch):
+    """Unless that batch is as the one before: then its data is not why."""
+    case = Case(KINDS[kind].build, KINDS[kind].data)
+    model = compile_quickly(make(case), case, batch_size=None, budget="1GB")
+    x, y = case.data(BATCH)
+    model.train_on_batch(x, y)
+    controller, room = model._checkmate_controller, []
+    monkeypatch.setattr(controllers.Controller, "_plan_again", lambda self, key, peak: room.append(peak))
+    if again:
+        x[:, 0] = 5.0
+        model.train_on_batch(x, y)
+    assert len(controller.earlier) == 1
+    controller._outgrown(controller.key, 10**9)
+    assert len(controller.earlier) == 2 and len(controller.plans) == 1
+    assert room == ([] if again else [10**9])
 
 
 def test_gradients_of_ragged_batches():

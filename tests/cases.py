@@ -28,7 +28,6 @@ __all__ = [
     "DENSE",
     "LARGE_DENSE",
     "Case",
-    "arrays",
     "assert_same_after",
     "assert_same_state",
     "compile_quickly",
@@ -94,17 +93,6 @@ def compile_quickly(model: keras.Model, case: Case, **options: Any) -> keras.Mod
         "verify": False,
     }
     return checkmate_tf.compile(model, **given | settings | options)
-
-
-def arrays(*shapes: tuple[int, ...], classes: int = 4) -> Callable[[int], tuple[Any, Any]]:
-    """Random inputs of the given shapes (without the batch), and a class each."""
-
-    def data(n: int) -> tuple[Any, Any]:
-        rng = np.random.default_rng(3)
-        x = tuple(rng.normal(size=(n, *shape)).astype("float32") for shape in shapes)
-        return x if len(x) > 1 else x[0], rng.integers(0, classes, n)
-
-    return data
 
 
 def assert_same_after(action: Callable[[keras.Model], Any], model: keras.Model, plain: keras.Model) -> None:

@@ -74,7 +74,7 @@ class FitPolicy:
         as long, and out of order recomputations took a third of what they cost alone.
     short_cost : float
         Times the cost of the best plan, in strict order: what one out of order may cost and be worth a measurement
-        where steps are short.
+        where steps are short. Plans out of order that cost 1.2 to 1.3 times as much were the faster ones.
     same_seconds : float
         Times the seconds of a step: no more than the same step may take at another time.
     unsteady : float

@@ -41,6 +41,7 @@ __all__ = ["AtFirstBatch"]
 log = logging.getLogger("checkmate_tf")
 
 _GIVE = "give batch_size= (the largest batch) to checkmate_tf"
+_FROM_PYTHON = "train by fit or train_on_batch, or call the step with it from Python once, so that it can be looked at"
 
 
 class AtFirstBatch(Controller):
@@ -109,8 +110,9 @@ class AtFirstBatch(Controller):
             if self.batch_size:
                 return False
             what = "is empty" if size == 0 else "comes in a graph that leaves its size open"
+            advice = _FROM_PYTHON if have_ragged(data) else _GIVE
             raise BatchSizeError(
-                f"the first batch of {self.model.name!r} {what}, so memory cannot be planned for it: {_GIVE}"
+                f"the first batch of {self.model.name!r} {what}, so memory cannot be planned for it: {advice}"
             )
         self._plan_for(size, given, spec, data)
         self._remember(data)
@@ -214,7 +216,7 @@ class AtFirstBatch(Controller):
         except BaseException as error:
             self.batch_size, self.options, self.plans, self.batches, self.shapes, self.key = before
             if first and self.attached and isinstance(error, Exception):
-                error.add_note(self._said(error))
+                error.add_note(self._said(error, can_be_told=not have_ragged(data)))
                 self.detach()
             raise
         for old in gone:
@@ -224,10 +226,10 @@ class AtFirstBatch(Controller):
 
     def _budget_for(self, spec: Any) -> Budget:
         """A share is one of the plain peak with the largest inputs so far: all sizes have one budget."""
+        if have_ragged(spec):  # how many values come is no other size: a plan for more takes the place of the last
+            return self.options.budget
         key = self._key(spec)
         others = [other for other in self.plans if _in_other_sizes(key, other)]
-        if have_ragged(spec):
-            return self.options.budget
         if not others or self.options.budget.fraction is None:
             return super()._budget_for(spec)
         largest = max(others, key=lambda other: batch_bytes(other[1], self.batches[other]))
@@ -246,8 +248,8 @@ class AtFirstBatch(Controller):
             self.options.max_plans,
         )
 
-    def _said(self, error: Exception) -> str:
-        """What is said beside an error that came with the first batch."""
+    def _said(self, error: Exception, can_be_told: bool) -> str:
+        """What is said beside an error that came with the first batch; whether its size can be told beforehand."""
         said = f"{self.model.name!r} was restored: it trains plainly until checkmate_tf.compile is called again."
         device = self._device()
         came = device.foreign_bytes(self.found_bytes) if device.is_cpu and self.options.verify else 0
@@ -255,8 +257,9 @@ class AtFirstBatch(Controller):
             said += (
                 f" {format_bytes(came)} came to the device since it was called, such as arrays given to fit, and "
                 "batches that a pipeline keeps ready. The budget is for them, too: give fit a tf.data.Dataset that "
-                f"reads batch by batch, or {_GIVE}, which then plans before they come."
+                "reads batch by batch"
             )
+            said += f", or {_GIVE}, which then plans before they come." if can_be_told else "."
         return said
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

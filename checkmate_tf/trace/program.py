@@ -13,6 +13,7 @@ A step has thousands of operations, most of them tiny. Each operation is one of:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +34,8 @@ from .step import TracedStep
 from .trees import gather_trees, within_trees
 
 __all__ = ["Program", "build_program"]
+
+log = logging.getLogger("checkmate_tf")
 
 SOURCE, VIEW, SHAPE, SMALL, LARGE = "source", "view", "shape", "small", "large"
 
@@ -171,7 +174,10 @@ def _sizes(operations: list[tf.Operation], static: StaticStep) -> dict[tf.Operat
         for t in op.outputs:
             size = static.bytes_of(t)
             if size is None:
-                if t.dtype == tf.variant and (static.seen or not t.consumers()):  # what cannot be seen is kept
+                if t.dtype == tf.variant and not t.consumers():
+                    continue
+                if t.dtype == tf.variant and static.seen:  # it is computed once, and kept
+                    log.info("the size of %s cannot be seen: it counts nothing, but is measured", t.name)
                     continue
                 advice = _NOT_LEARNED if op.type in LEARNED else _NOT_TOLD if op.type in PYTHON else _OPEN
                 raise DynamicShapeError(

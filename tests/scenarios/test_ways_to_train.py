@@ -10,16 +10,17 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from cases import CROSSENTROPY, Case, arrays, assert_same_after, assert_same_state, compile_quickly, make, train
+from cases import CROSSENTROPY, Case, assert_same_after, assert_same_state, compile_quickly, make, train
 from keras import layers, ops
 
 import checkmate_tf
+from benchmarks.lib.kinds import random_arrays
 from checkmate_tf.device.measure import find_device
 
 pytestmark = [pytest.mark.usefixtures("fresh_keras", "no_grappler")]
 
 BATCH = 16
-VECTORS = arrays((32, 16))
+VECTORS = random_arrays((32, 16))
 
 
 def _dense(width: int = 48) -> keras.Model:

@@ -20,6 +20,8 @@ __all__ = ["looked_at"]
 
 log = logging.getLogger("checkmate_tf")
 
+_CANNOT_RUN = (tf.errors.OpError, TypeError, ValueError)  # on this batch, on this device, or apart from the rest
+
 
 def looked_at(
     step: TracedStep,
@@ -61,8 +63,8 @@ def looked_at(
         with measured:
             shapes, values = concrete(*arrays)
             return [tuple(int(size) for size in shape.numpy()) for shape in shapes], [int(v.numpy()) for v in values]
-    except tf.errors.OpError as error:
-        log.warning("sizes that data decides cannot be looked at: %s", error.message)
+    except _CANNOT_RUN as error:
+        log.warning("sizes that data decides cannot be looked at: %s", str(error).strip().splitlines()[0])
         return None
 
 

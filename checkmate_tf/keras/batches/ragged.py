@@ -56,7 +56,7 @@ def opened_ragged(t: Any) -> Any:
 
 def rows_of(t: Any) -> tf.Tensor:
     """The number of samples of such a tensor."""
-    return t.nrows() if isinstance(t, tf.RaggedTensor) else t.dense_shape[0]
+    return tf.cast(t.nrows() if isinstance(t, tf.RaggedTensor) else t.dense_shape[0], tf.int64)
 
 
 def shapes_of(data: Any) -> list[Shape]:
@@ -106,10 +106,13 @@ def _fuller(t: tf.SparseTensor, share: float) -> tf.SparseTensor:
     taken = np.ravel_multi_index(tuple(places.T), shape) if len(places) else np.zeros(0, np.int64)
     wanted = min(cells, math.ceil(len(taken) * (1 + share)))
     rng = np.random.default_rng(0)
-    filled = np.unique(taken)
-    while len(filled) < wanted:  # most places of a sparse tensor are free
-        filled = np.union1d(filled, rng.integers(0, cells, wanted - len(filled)))
-    more = np.setdiff1d(filled, taken)
+    if wanted > cells // 2:
+        more = rng.permutation(np.setdiff1d(np.arange(cells), taken))[: wanted - len(taken)]
+    else:  # most places are free, and they may be too many for a list
+        filled = np.unique(taken)
+        while len(filled) < wanted:
+            filled = np.union1d(filled, rng.integers(0, cells, wanted - len(filled)))
+        more = np.setdiff1d(filled, taken)
     order = np.argsort(np.concatenate([taken, more]), kind="stable")
     whole = np.concatenate([values, np.resize(values, len(more))])[order]
     where = np.stack(np.unravel_index(np.concatenate([taken, more])[order], shape), axis=1)

@@ -62,7 +62,7 @@ class Seen:
 
     def learn(self, unknown: Sequence[tf.Operation], look: Look) -> bool:
         """Look at the outputs of some operations. Returns whether that could be done."""
-        loops = [op for op in unknown if op.type in LOOPS and op.outputs[0].dtype.is_integer]
+        loops = [op for op in unknown if op.type in LOOPS and _is_count(op.outputs[0])]
         tensors = [t for op in unknown for t in op.outputs if t.dtype not in (tf.variant, tf.resource)]
         found = look(tensors, [op.outputs[0] for op in loops])
         if found is None:
@@ -70,6 +70,10 @@ class Seen:
         self.shapes.update(zip(map(id, tensors), found[0], strict=True))
         self.rounds.update(zip(loops, found[1], strict=True))
         return True
+
+
+def _is_count(t: tf.Tensor) -> bool:
+    return bool(t.dtype.is_integer) and t.shape.rank == 0
 
 
 def first_unknown(

@@ -12,9 +12,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from cases import CROSSENTROPY, Case, arrays, assert_same_state, compile_quickly, images, make, tokens, train
+from cases import CROSSENTROPY, Case, assert_same_state, compile_quickly, images, make, tokens, train
 from keras import layers, ops
 
+from benchmarks.lib.kinds import random_arrays
 from checkmate_tf.trace.sizes.loops import function_graph, trip_count
 from checkmate_tf.trace.sizes.static import with_static_batch
 from checkmate_tf.trace.step import trace_step
@@ -337,7 +338,7 @@ def masked() -> keras.Model:
 
 
 def masked_vectors(n: int) -> tuple[Any, Any]:
-    x, y = arrays((20, 32))(n)
+    x, y = random_arrays((20, 32))(n)
     x[:, 12:] *= np.arange(n)[:, None, None] % 2 == 0
     return x, y
 
@@ -423,7 +424,7 @@ def preprocessing() -> keras.Model:
 
 
 def preprocessing_data(n: int) -> tuple[Any, Any]:
-    numbers, y = arrays((24,))(n)
+    numbers, y = random_arrays((24,))(n)
     return (numbers, np.random.default_rng(2).integers(0, 12, (n, 24))), y
 
 
@@ -444,7 +445,7 @@ def words(n: int) -> tuple[Any, Any]:
 
 VOLUME = (8, 8, 8, 4)
 CASES = {
-    "shared_layers": Case(shared_layers, arrays((16, 16, 3), (16, 16, 3))),
+    "shared_layers": Case(shared_layers, random_arrays((16, 16, 3), (16, 16, 3))),
     "nested": Case(nested, images(16)),
     "heads": Case(heads, heads_data, budget=0.85, missing=5),
     "autoencoder": Case(autoencoder, only_images, budget=0.7),
@@ -454,18 +455,18 @@ CASES = {
     "frozen": Case(frozen, images(16), budget=0.9),
     "own_gradients": Case(lambda: stack(lambda: layers.Conv2D(8, 3, padding="same"), OwnGradients), images(16)),
     "lambdas": Case(lambdas, images(16), budget=0.8),
-    "conditions": Case(lambda: stack(lambda: layers.Dense(32), Chooses, shape=(24, 8)), arrays((24, 8))),
-    "loops": Case(lambda: stack(lambda: layers.Dense(32), Loops, shape=(24, 32)), arrays((24, 32)), budget=0.7),
+    "conditions": Case(lambda: stack(lambda: layers.Dense(32), Chooses, shape=(24, 8)), random_arrays((24, 8))),
+    "loops": Case(lambda: stack(lambda: layers.Dense(32), Loops, shape=(24, 32)), random_arrays((24, 32)), budget=0.7),
     "masked": Case(masked, tokens(20), budget=0.8),
     "masking": Case(masking, masked_vectors, budget=0.92),
-    "stateful_recurrent": Case(stateful_recurrent, arrays((20, 32)), budget=0.88),
+    "stateful_recurrent": Case(stateful_recurrent, random_arrays((20, 32)), budget=0.88),
     "conv_lstm": Case(
         lambda: stack(lambda: layers.ConvLSTM2D(4, 3, padding="same", return_sequences=True), shape=(4, 8, 8, 3)),
-        arrays((4, 8, 8, 3)),
+        random_arrays((4, 8, 8, 3)),
         budget=0.7,
     ),
     "tied_embeddings": Case(tied_embeddings, next_tokens),
-    "attention": Case(attention, arrays((24, 32)), budget=0.85),
+    "attention": Case(attention, random_arrays((24, 32)), budget=0.85),
     "augmentation": Case(augmentation, images(16), budget=0.7),
     "preprocessing": Case(preprocessing, preprocessing_data, budget=0.85),
     "strings": Case(strings, words, budget=0.75),
@@ -482,7 +483,7 @@ CASES = {
             lambda: layers.GroupNormalization(2),
             shape=VOLUME,
         ),
-        arrays(VOLUME),
+        random_arrays(VOLUME),
     ),
     "convolutions": Case(
         lambda: stack(
@@ -504,7 +505,7 @@ CASES = {
             lambda: layers.UnitNormalization(),
             shape=(64, 4),
         ),
-        arrays((64, 4)),
+        random_arrays((64, 4)),
     ),
 }
 

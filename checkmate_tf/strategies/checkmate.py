@@ -53,6 +53,10 @@ _WALKING = 0.05  # of the time, for greedy walks in an order
 _PATIENCE = 3.0  # seconds that it goes on in any case,
 _PATIENCE_NODE = 0.01  # or so many for each node: in small graphs it has seen all that it will see by then
 _QUIET = 10.0  # seconds after which a bound that has not moved for half of the time is taken for done
+_FREE_PATIENCE = 2.0  # seconds that a search in free order goes on in any case: its bound is there from the start
+_EARNED = 5e-4  # of the base cost, for each second: what it has to save in half of the time to go on
+_EXACT = 5.0  # seconds that best-first search is given then: in 60 nodes it mostly ends by then
+_LEFT_ALONE = 4  # times as long a look at best-first search, once the other has stalled
 _ALONE = 3.0  # seconds after which the search leaves the processors to CP-SAT in a graph without a backward pass
 _TICK = 0.2  # seconds between two looks at its news
 _HANDOVER = 10.0  # seconds after which CP-SAT starts again from the search's schedule if it has none of its own
@@ -189,9 +193,7 @@ class _Race:
         exact = self.exact
         if exact is None or exact.ended or now <= _EASY:
             return []
-        exact.explore(_TICK, self.cost)
-        if exact.bound > self.lower + 0.1 * _STALL * self.graph.base_cost:
-            self.raised = now
+        exact.explore(_TICK * (_LEFT_ALONE if self._stalled(now) else 1), self.cost)
         self.lower = max(self.lower, exact.bound)
         return [] if exact.sequence is None else [exact.sequence]
 
@@ -227,10 +229,22 @@ class _Race:
             return True
         if gap <= max(options.gap, CLOSED_GAP):
             return True
-        final = not process.running or (now > _QUIET and self.raised < 0.5 * now)
-        final = final and (self.improver is None or not self.improver.running or now > _QUIET)
-        final = final and (self.exact is None or self.exact.ended or now > _QUIET)
-        return options.settle and final and _stalled(self.history, now, self.graph)
+        return options.settle and self._final(now, process) and self._stalled(now)
+
+    def _final(self, now: float, process: BoundProcess) -> bool:
+        """Whether nothing but the search is likely to bring news."""
+        final = self.improver is None or not self.improver.running or now > _QUIET
+        if self.free:  # what the relaxation proves holds for the graph's order only
+            return final and (self.exact is None or self.exact.ended or now > _EXACT)
+        return final and (not process.running or (now > _QUIET and self.raised < 0.5 * now))
+
+    def _stalled(self, now: float) -> bool:
+        """Whether the search has gained little for a while: in half of the time in free order, else in a quarter."""
+        patience = _FREE_PATIENCE if self.free else min(_PATIENCE, _PATIENCE_NODE * len(self.graph))
+        quiet = 0.5 * now if self.free else 0.25 * now
+        before = [cost for when, cost in self.history if when <= now - quiet]
+        gained = before[-1] - self.cost if before else np.inf
+        return now >= patience and gained < (_EARNED * quiet if self.free else _STALL) * self.graph.base_cost
 
 
 class _Improver(ExitStack):
@@ -287,10 +301,3 @@ class _Improver(ExitStack):
 def _trains(graph: Graph) -> bool:
     """Whether there is a backward pass."""
     return bool((graph.kinds == BACKWARD).any())
-
-
-def _stalled(history: list[tuple[float, float]], now: float, graph: Graph) -> bool:
-    if now < min(_PATIENCE, _PATIENCE_NODE * len(graph)):
-        return False
-    before = [cost for when, cost in history if when <= 0.75 * now]
-    return bool(before) and before[-1] - history[-1][1] < _STALL * graph.base_cost

@@ -60,8 +60,9 @@ class SolveOptions:
         Bytes that a solver's process may take. A process that needs more is ended, and what it found is used. Default:
         no limit.
     settle : bool
-        Stop early if a user who waits would gain little. Two things must hold: the lower bound is final, or has not
-        moved for half of the time; and the last quarter of the time has saved less than 0.05% of the base cost.
+        Stop early if a user who waits would gain little. In fixed order two things must hold: the lower bound is final,
+        or has not moved for half of the time; and the last quarter of the time has saved less than 0.05% of the base
+        cost. In free order, whose bound is there from the start, half of the time, and two seconds at least.
     order : "fixed" or "free"
         Of first computations, for "checkmate"; other strategies have an order of their own. "fixed": the graph's, as in
         problem (9). "free": the search chooses it, too, and the lower bound holds for any order.

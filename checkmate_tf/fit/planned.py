@@ -77,6 +77,12 @@ class PlannedStep:
     without: Subject | None = None
 
     @property
+    def same_size(self) -> bool:
+        """Whether it was traced for batches of one size, and serves no smaller ones."""
+        sizes = [t.shape[0] for t in self.program.step.inputs if t.shape.rank]
+        return bool(sizes) and None not in sizes
+
+    @property
     def program(self) -> Program:
         return self.subject.program
 

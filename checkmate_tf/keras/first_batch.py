@@ -55,6 +55,8 @@ class AtFirstBatch(Controller):
         As `compile` takes it.
     functions : Functions
         Train functions for the sizes that came, without what is done around them.
+    differ : set
+        Keys of `plans` whose batches came in several sizes.
     found_bytes : int
         What lay on the device when `compile` was called.
     """
@@ -72,6 +74,7 @@ class AtFirstBatch(Controller):
         device = self._device()
         reserve(device, options.budget.size_bytes or 0)  # before the data of `fit` comes
         self.found_bytes = device.foreign_bytes(0)
+        self.differ: set[Any] = set()
         self._warned = False
         self._latest: Any = None  # the batch of the step that runs, if data decides sizes
         self._begun: WeakKeyDictionary[Any, Sizes] = WeakKeyDictionary()  # pipelines whose first batch was looked at
@@ -101,6 +104,11 @@ class AtFirstBatch(Controller):
         """
         given = tf.nest.map_structure(_spec_of, data)
         size, key = _largest(given), self._key_of(given)
+        if size != 0 and self._may_differ(key, size, spec):
+            self.differ.add(key)
+            self._plan_for(max(size or 0, self.batches[key]), given, spec, data)
+            self._remember(data)
+            return True
         if size is not None and 0 < size <= self._planned_for(key) and not self._has_more(data):
             if key in self.plans:
                 self.serves(key)
@@ -163,9 +171,15 @@ class AtFirstBatch(Controller):
             super()._outgrown(key, peak)
             return
         given, before = tf.nest.map_structure(_spec_of, self._latest), self.plans[key].schedule
-        self._plan_for(self.batches[key], given, None, self._latest)
+        self._plan_for(self.batches[key], given, given if self.plans[key].same_size else None, self._latest)
         if self.plans[self.key].schedule is before:  # its data is not why
             super()._outgrown(self.key, peak)
+
+    def _may_differ(self, key: Any, size: int | None, spec: Any) -> bool:
+        """Whether batches come in other sizes, too, or may, and the plan is for one size alone."""
+        if key not in self.plans or not self.plans[key].same_size:
+            return False
+        return size != self.batches[key] or (spec is not None and batch_of(spec) is None)
 
     def _planned_for(self, key: Any) -> int:
         """The largest batch that there is a plan for, or will be when such a batch is traced.
@@ -186,6 +200,9 @@ class AtFirstBatch(Controller):
             log.info("%s: the first batch has %d samples: planning for that", name, size)
         elif others and key not in self.plans:
             log.info("%s: a batch of other sizes came: planning for %s", name, _shapes(given))
+        elif self._may_differ(key, _largest(given), spec):
+            text = "%s: a batch came that may have another size, the plan is for %d samples alone: planning again"
+            log.warning(text, name, self.batches[key])
         elif size <= self._planned_for(key):
             text = "%s: a batch with more values came than memory was planned for: planning again, for %.1f%% more"
             log.warning(text, name, 1e2 * MARGIN)
@@ -199,9 +216,11 @@ class AtFirstBatch(Controller):
         try:
             batch_of(given)  # refuses inputs that disagree
             opened = open_batch(given if spec is None else as_given(spec, given))
+            told = None if spec is None else batch_of(spec)
             if spec is None or not have_open_sizes(spec):
                 spec = open_where_they_differ(opened, [other[1] for other in others])
             traced = opened_batch(spec) if have_open_sizes(spec) else None
+            same_size = told == size and traced is None and key not in self.differ
             self.batch_size, self.plans, self.batches = size, kept, {k: self.batches[k] for k in kept}
             self.key = self.key if self.key in kept else None
             with progress_bars(self.progress) as tell:
@@ -211,8 +230,11 @@ class AtFirstBatch(Controller):
                     sample = sample_of(data, size)
                     if have_ragged(data):
                         self.shapes = {**self.shapes, tuple(tf.nest.flatten(opened)): shapes_of(data)}
-                self.options = replace(self.options, progress=tell, sample=sample, enlarged=have_ragged(data))
+                self.options = replace(
+                    self.options, progress=tell, sample=sample, enlarged=have_ragged(data), same_size=same_size
+                )
                 self.plan(opened, traced, told=True)
+                self.options = replace(self.options, same_size=False)  # what is traced later tells no size
         except BaseException as error:
             self.batch_size, self.options, self.plans, self.batches, self.shapes, self.key = before
             if first and self.attached and isinstance(error, Exception):

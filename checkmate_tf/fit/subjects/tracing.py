@@ -21,6 +21,7 @@ from ...strategies.late_updates import late_updates
 from ...trace.order import followers_of, in_order_of
 from ...trace.program import Program, build_program
 from ...trace.replicas import Replicas, split_replicas
+from ...trace.sizes.loops import LOOPS
 from ...trace.sizes.seen import MARGIN, Look
 from ...trace.sizes.static import StaticStep, with_static_batch
 from ...trace.step import TracedStep, trace_step
@@ -61,7 +62,11 @@ class Tracing:
         with self.ledger.timed("trace"):
             self.options.tell("trace", 0, 1, self.name)
             if distribution is None:
-                return trace_step(step, spec, sums_of_two=not self.options.jit_compile), None
+                trace = partial(trace_step, step, sums_of_two=not self.options.jit_compile)
+                traced = trace(spec)
+                if self.options.same_size and any(op.type in LOOPS for op in traced.operations):
+                    traced = trace(_of_size(spec, self.batch_size))
+                return traced, None
             every = len(distribution.devices)
             traced = trace_step(distribution.side_by_side(step), (spec,) * every, devices=every)
             replicas = split_replicas(traced, distribution.devices)
@@ -142,6 +147,15 @@ def with_workspaces(subject: Subject, learned: Mapping[tf.Operation, Workspace])
     by_node = again.node_costs(list(costs), np.array(list(costs.values())))
     graph = again.graph.with_costs(by_node, subject.graph.cost_unit)
     return replace(subject, program=again, graph=graph, learned=learned)
+
+
+def _of_size(spec: Any, batch_size: int) -> Any:
+    """Specs whose batch dimension is open, with it known."""
+
+    def known(t: Any) -> Any:
+        return tf.TensorSpec([batch_size, *t.shape[1:]], t.dtype) if t is not None and t.shape.rank else t
+
+    return tf.nest.map_structure(known, spec)
 
 
 def _with_late_updates(program: Program) -> list[Program]:

@@ -1,0 +1,127 @@
+"""Batches of one size: a step with loops is traced for it, as a plain one is, and again when other sizes come."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from cases import Case, assert_same_after, compile_quickly, dense_model, make, vectors
+from keras import layers
+
+from benchmarks.lib.kinds import random_arrays
+
+pytestmark = [
+    pytest.mark.usefixtures("fresh_keras", "no_grappler"),
+    pytest.mark.filterwarnings("ignore:`shuffle=True` was passed"),
+]
+
+BATCH = 16
+
+
+def _loops() -> keras.Model:
+    inputs = keras.Input((12, 8))
+    x = layers.Dense(32, activation="tanh")(layers.SimpleRNN(16, return_sequences=True)(inputs))
+    model = keras.Model(inputs, layers.Dense(4, activation="softmax")(layers.SimpleRNN(16)(x)))
+    model.compile(optimizer="adam", loss="sparse_categorical_crossentropy")
+    return model
+
+
+LOOPS = Case(_loops, random_arrays((12, 8)), budget=0.9, batch=BATCH)
+ALL = 3 * BATCH
+X, Y = LOOPS.data(ALL)
+
+
+def _attached(case=LOOPS):
+    return compile_quickly(make(case), case, batch_size=None, data=None)
+
+
+def _fit(model, samples=ALL, **options):
+    return model.fit(X[:samples], Y[:samples], batch_size=BATCH, shuffle=False, verbose=0, **options).history
+
+
+def _plan(model):
+    (planned,) = model._checkmate_controller.plans.values()
+    return planned
+
+
+def _rounds_kept(model):
+    """Lists in which loops keep something of each round for the backward pass."""
+    return sum(
+        op.type == "TensorListReserve" or op.type == "EmptyTensorList" for op in _plan(model).program.step.operations
+    )
+
+
+def test_full_batches_are_planned_with_their_size_known():
+    plain, model, open_sized = make(LOOPS), _attached(), _attached()
+    assert_same_after(lambda m: _fit(m, epochs=2), model, plain)
+    assert _plan(model).same_size
+    _fit(open_sized, ALL - 5)
+    assert not _plan(open_sized).same_size
+    assert _rounds_kept(model) < _rounds_kept(open_sized)
+
+
+def test_a_pipeline_that_drops_the_rest_has_one_size():
+    data = tf.data.Dataset.from_tensor_slices((X[:-5], Y[:-5]))
+    model = _attached()
+    model.fit(data.batch(BATCH, drop_remainder=True), verbose=0)
+    assert _plan(model).same_size
+
+
+def test_a_step_without_loops_is_planned_for_smaller_batches_too():
+    case = Case(dense_model, vectors, budget=0.9, batch=BATCH)
+    model, (x, y) = _attached(case), vectors(2 * BATCH)
+    model.fit(x, y, batch_size=BATCH, verbose=0)
+    planned = _plan(model)
+    assert not planned.same_size
+    model.fit(x[:5], y[:5], batch_size=5, verbose=0)
+    assert _plan(model) is planned or _plan(model).schedule is planned.schedule
+
+
+OTHERS = {
+    "a batch is left over": lambda m: _fit(m, ALL - 5),
+    "a smaller batch": lambda m: m.fit(X[:7], Y[:7], batch_size=7, verbose=0),
+    "a step of one's own": lambda m: _step_with_open_batch(m)((tf.constant(X[:7]), tf.constant(Y[:7]))),
+}
+
+
+def _step_with_open_batch(model):
+    spec = (tf.TensorSpec([None, 12, 8]), tf.TensorSpec([None], tf.int64))
+    return tf.function(lambda data: model.train_step(data), autograph=False, input_signature=[spec])
+
+
+@pytest.mark.parametrize("how", OTHERS)
+def test_other_sizes_are_planned_for_once(how, caplog):
+    plain, model = make(LOOPS), _attached()
+    assert_same_after(_fit, model, plain)
+    OTHERS[how](model)
+    planned = _plan(model)
+    assert not planned.same_size and planned.batch_size == BATCH
+    assert "may have another size" in caplog.text
+    budget = model.checkmate.budget_bytes
+    for samples in (ALL, ALL - 5, 7, ALL):
+        assert np.isfinite(_fit(model, samples)["loss"]).all()
+    assert _plan(model).schedule is planned.schedule
+    assert model.checkmate.budget_bytes == budget
+
+
+def test_numbers_stay_plain_when_a_batch_is_left_over():
+    plain, model = make(LOOPS), _attached()
+    assert_same_after(lambda m: [_fit(m), _fit(m, ALL - 5), _fit(m)], model, plain)
+    assert not _plan(model).same_size
+
+
+def test_larger_batches_of_one_size_are_planned_for_as_such():
+    model = _attached()
+    _fit(model)
+    model.fit(X, Y, batch_size=2 * BATCH - 8, steps_per_epoch=2, verbose=0)
+    assert _plan(model).batch_size == 2 * BATCH - 8
+
+
+def test_batches_of_another_structure_are_planned_for_in_any_size():
+    model = _attached()
+    _fit(model)
+    for n in (7, BATCH):
+        assert np.isfinite(model.train_on_batch(X[:n], Y[:n], sample_weight=np.ones(n)))
+    first, second = model._checkmate_controller.plans.values()
+    assert first.same_size and not second.same_size

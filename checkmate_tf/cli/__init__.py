@@ -172,10 +172,14 @@ def graph(
         int | None, typer.Option(min=0, help="Edges of the random graph. Default: as many as in Moccasin's paper.")
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the random graph. Default: 0.")] = None,
+    dtr_log: Annotated[
+        Path | None,
+        typer.Option(help="Instead of a MODEL: a log of operator calls by Dynamic Tensor Rematerialization (PyTorch)."),
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="Where to write. Default: standard output.")] = None,
     json: Json = False,
 ) -> None:
-    """Write a model's training step, or a random graph, in the JSON format "checkmate-graph/1".
+    """Write a model's training step, a logged one, or a random graph, in the JSON format "checkmate-graph/1".
 
     Exit status: 0 written, 2 bad input.
     """
@@ -197,6 +201,7 @@ def graph(
         random=random,
         edges=edges,
         seed=seed,
+        dtr_log=dtr_log,
     )
     guarded(json, lambda: run_graph(command))
 

@@ -40,6 +40,7 @@ class GraphCommand:
     random: int | None = None
     edges: int | None = None
     seed: int | None = None
+    dtr_log: Path | None = None
 
 
 def run_graph(command: GraphCommand) -> None:
@@ -50,6 +51,8 @@ def run_graph(command: GraphCommand) -> None:
     CheckmateError
         For bad input.
     """
+    if command.dtr_log is not None:
+        return _write(command, _logged(command, command.dtr_log))
     if command.model is None or command.random is not None:
         return _write(command, _random(command))
     from ..keras.sources import compile_if_needed, load_model, parse_shape
@@ -77,6 +80,21 @@ def run_graph(command: GraphCommand) -> None:
     return _write(command, graph)
 
 
+def _logged(command: GraphCommand, path: Path) -> Graph:
+    """What a program has called, as its log tells.
+
+    Raises
+    ------
+    BadInput
+        If a model, a random graph, or an option of these, is given too.
+    """
+    from ..files.dtr_logs import read_dtr_log
+
+    more = {"--random": command.random, "--edges": command.edges, "--seed": command.seed}
+    _refuse_others(command, "--dtr-log reads a graph", more)
+    return read_dtr_log(path)
+
+
 def _random(command: GraphCommand) -> Graph:
     """A layered graph as Moccasin's paper has them.
 
@@ -88,20 +106,25 @@ def _random(command: GraphCommand) -> Graph:
     from ..strategies.random_graphs import layered, usual_edges
 
     if command.random is None:
-        raise BadInput("give a MODEL, or --random with a number of nodes")
+        raise BadInput("give a MODEL, --random with a number of nodes, or --dtr-log with a log")
+    _refuse_others(command, "--random draws a graph", {})
+    edges = usual_edges(command.random) if command.edges is None else command.edges
+    return layered(command.random, edges, command.seed or 0)
+
+
+def _refuse_others(command: GraphCommand, what: str, more: dict[str, Any]) -> None:
+    """Refuse a model, and options of models, where there is none; and an output that cannot be written."""
     given = {
         "MODEL": command.model, "--batch-size": command.batch_size, "--input-shape": command.input_shape,
         "--classes": command.classes, "--optimizer": command.optimizer, "--loss": command.loss,
         "--profile": command.profile, "--level": None if command.level == "layer" else command.level,
         "--costs": None if command.costs == "flops" else command.costs,
     }  # fmt: skip
-    named = [name for name, value in given.items() if value is not None]
+    named = [name for name, value in (given | more).items() if value is not None]
     if named:
-        raise BadInput(f"--random draws a graph without a model: leave out {', '.join(named)}")
+        raise BadInput(f"{what} without a model: leave out {', '.join(named)}")
     if command.output is not None:
         check_output(command.output)
-    edges = usual_edges(command.random) if command.edges is None else command.edges
-    return layered(command.random, edges, command.seed or 0)
 
 
 def _write(command: GraphCommand, graph: Graph) -> None:

@@ -192,14 +192,29 @@ def test_random_graphs_without_a_model(tmp_path):
     assert (done.exit_code, len(graph_from_dict(json.loads(done.stdout)).edges)) == (0, 40)
 
 
+def test_a_log_of_calls_becomes_a_graph(tmp_path):
+    lines = [
+        {"INSTRUCTION": "CALL", "NAME": "f", "ARGS": [], "RESULT": ["a"], "TIME": "1500"},
+        {"INSTRUCTION": "MEMORY", "NAME": "a", "MEMORY": "100"},
+        {"INSTRUCTION": "ALIAS", "NAME": "a", "ALIAS": "-1"},
+    ]
+    (tmp_path / "step.log").write_text("\n".join(map(json.dumps, lines)))
+    done = invoke("graph", "--dtr-log", tmp_path / "step.log", "--output", tmp_path / "step.json")
+    assert done.exit_code == 0, done.stderr
+    graph = read_graph(tmp_path / "step.json")
+    assert (graph.names, graph.costs.tolist()) == (("f", "outputs"), [1.5, 0.0])
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "give a MODEL, or --random"),
+        ([], "give a MODEL, --random"),
         (["MobileNet", "--random", 10, "--batch-size", 4], "leave out MODEL, --batch-size"),
         (["MobileNet", "--seed", 1], "for --random"),
         (["--random", 6, "--edges", 100], "give another number of edges"),
         (["--random", 100, "--output", "/no/such/folder/g.json"], "no folder"),
+        (["MobileNet", "--dtr-log", "step.log", "--random", 10], "leave out MODEL, --random"),
+        (["--dtr-log", "/no/such/step.log"], "cannot be read"),
     ],
 )
 def test_bad_options_of_random_graphs(arguments, says):

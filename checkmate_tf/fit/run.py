@@ -23,7 +23,7 @@ from ..errors import InfeasibleBudgetError, JitCompileError, PlanError
 from ..plan import Plan
 from ..report import Attempt, Peak, paged_of
 from ..schedule import Schedule, schedule_from_dict
-from ..trace.kernels import constants_of, folded_bytes, kernels_of
+from ..trace.kernels import constants_of, folded_of, kernels_of
 from ..units import format_bytes
 from .decide import decide
 from .finding import Finder, bare
@@ -107,8 +107,16 @@ def with_memory(job: Job) -> Job:
     program = job.subject.program
     on_cpu = job.device.is_cpu
     batches = POLICY.held_batches(job.options.prefetch) if on_cpu else POLICY.batches_on_device
-    coming = [*program.batch_bytes * batches, *constants_of(program)]
+    coming = [*program.batch_bytes * batches, *constants_of(program), *_folded(job)]
     return replace(job, memory=memory_before(job.device, kernels_of(program), coming))
+
+
+def _folded(job: Job) -> list[int]:
+    """Bytes of each constant that a known batch size makes; none if plans are measured with an open one."""
+    program = job.subject.program
+    folded = folded_of(program)
+    known = all(t.shape.is_fully_defined() for t in program.step.inputs)
+    return folded if known or sum(folded) > POLICY.folded * job.budget_bytes else []
 
 
 def fit_given(job: Job, ledger: Ledger, saved: dict[str, Any]) -> Candidate | None:
@@ -238,6 +246,5 @@ def runnable(job: Job, plan: Plan, order: Order, told: Callable[[Copies], None] 
     traced = program.step.inputs
     batch = examples([program.static.tensors[id(t)] for t in traced], job.options.sample)
     ready = POLICY.ready_batches(job.options.prefetch)
-    known = folded_bytes(program) > POLICY.folded * job.budget_bytes
-    shapes = [] if known else [t.shape for t in traced]
+    shapes = [] if _folded(job) else [t.shape for t in traced]
     return fed_as_by_fit(planned, batch, job.device, ready, job.places, shapes)

@@ -15,7 +15,7 @@ from .products import products_of
 from .program import Program
 from .sums import grappler_sorts
 
-__all__ = ["constants_of", "folded_bytes", "kernels_of"]
+__all__ = ["constants_of", "folded_of", "kernels_of"]
 
 # Which output takes over the memory of a dying input of the same size.
 _TAKES_OVER = dict.fromkeys(ELEMENTWISE | {"Select", "SelectV2", "LogicalAnd", "LogicalNot", "LogicalOr"}, 0) | {
@@ -32,22 +32,21 @@ def constants_of(program: Program) -> list[int]:
     return [size for size in sizes if size >= _LEAST_CONSTANT]
 
 
-def folded_bytes(program: Program) -> int:
-    """Bytes of what TensorFlow computes beforehand, and keeps, if it knows the batch size while it makes the graph.
+def folded_of(program: Program) -> list[int]:
+    """Bytes of each value that TensorFlow computes beforehand, and keeps, if it knows the batch size while it traces.
 
-    That is what depends on constants and on the batch size alone. Small values do not count.
+    Such values depend on constants and on the batch size alone. Small values do not count.
     """
     known: set[tf.Operation] = set()
-    kept = 0
+    kept = list[int]()
     for op in program.step.operations:
         copy = program.static.operations.get(op)
         if copy is not None and copy.type == "Const":
             known.add(op)
         elif op.inputs and not is_stateful(op) and all(t.op in known for t in op.inputs):
             known.add(op)
-            size = sum(program.static.bytes_of(t) or 0 for t in op.outputs)
-            kept += size if size >= _LEAST_CONSTANT else 0
-    return kept
+            kept += [program.static.bytes_of(t) or 0 for t in op.outputs]
+    return [size for size in kept if size >= _LEAST_CONSTANT]
 
 
 def kernels_of(program: Program) -> Kernels:

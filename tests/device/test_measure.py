@@ -203,7 +203,7 @@ def test_where_constants_are_large_the_batch_size_is_known(monkeypatch, folded, 
     """TensorFlow may keep them in `fit`, too."""
     fed, real = [], run.fed_as_by_fit
     monkeypatch.setattr(run, "fed_as_by_fit", lambda *given: fed.append(given[5]) or real(*given))
-    monkeypatch.setattr(run, "folded_bytes", lambda program: folded)
+    monkeypatch.setattr(run, "folded_of", lambda program: [folded])
     compile_quickly(make(DENSE), DENSE, verify=True, budget="1GB")
     assert fed and all((shapes == []) is known for shapes in fed)
 

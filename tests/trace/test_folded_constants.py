@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from checkmate_tf.trace.kernels import folded_bytes
+from checkmate_tf.trace.kernels import folded_of
 from checkmate_tf.trace.program import build_program
 from checkmate_tf.trace.sizes.static import with_static_batch
 from checkmate_tf.trace.step import trace_step
@@ -16,7 +16,7 @@ ROW = np.arange(4096, dtype=np.float32)[None]
 def folded(step):
     traced = trace_step(step, tf.TensorSpec([None, 4096]))
     static = with_static_batch(traced, [tf.TensorShape([16, 4096])])
-    return folded_bytes(build_program(traced, static, "step"))
+    return sum(folded_of(build_program(traced, static, "step")))
 
 
 def test_what_the_batch_size_alone_decides_counts():

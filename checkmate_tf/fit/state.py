@@ -8,7 +8,7 @@ No TensorFlow and no solver: a schedule is known here by its cost, its peak and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -177,6 +177,9 @@ class State:
         The cheapest plan whose steps are expected to stay within the budget.
     strict_cost : float or None
         As in `Candidate`; None before it is measured.
+    left : int or None
+        The corrected target of a plan out of order that was over the budget. It is searched again if strict order
+        turns out to cost much.
     vain : int
         Plans that were measured after one fitted, and turned out to be no better.
     again : Measure or None
@@ -198,6 +201,7 @@ class State:
     attempts: tuple[Attempt, ...] = ()
     best: Candidate | None = None
     strict_cost: float | None = None
+    left: int | None = None
     vain: int = 0
     again: Measure | None = None
     modelled: bool = False
@@ -246,6 +250,8 @@ class State:
             return replace(state, targets=targets, vain=self.vain + (self.best is not None))
         if before is not None:
             state = replace(state, strict_cost=max(1.0, peak.seconds / before.seconds))
+        elif state.strict_cost is None:
+            state = replace(state, strict_cost=_implied_strict_cost(state.attempts))
         fits = peak.sure_bytes <= limits.most_bytes
         if self.in_doubt and not strict:
             assert self.best is not None and self.best.measured is not None
@@ -269,12 +275,14 @@ class State:
             targets = {}
         elif fits and peak.sure_bytes >= policy.used * limits.goal_bytes:  # a larger target is not worth a plan
             targets.pop(strict, None)
-        elif state.modelled and not fits and not strict and True in targets:  # steps out of order are hard to foresee
-            targets.pop(strict)
         else:  # as much as may be where it is measured safely
             most = limits.most_bytes if fits and not limits.near_limit else limits.goal_bytes
             predicted = action.found.predicted_bytes if state.modelled else schedule.peak_bytes
             targets[strict] = most - (peak.sure_bytes - predicted)
+            if state.modelled and not fits and not strict and True in targets:  # it is hard to foresee what they take
+                state = replace(state, left=targets.pop(strict))
+        if fits and strict and state.left is not None and (state.strict_cost or 1.0) > 1 + policy.worth_placed:
+            targets[False], state = state.left, replace(state, left=None)
         if state.in_doubt and False in self.targets:
             targets[False] = self.targets[False]
         return replace(state, targets=targets)
@@ -306,6 +314,15 @@ def begin(
     strict = strict or limits.orders[0]
     targets = {strict: target} if given else limits.first_targets(target)
     return State(limits, tries, target, strict, targets, strict_cost=strict_cost, modelled=limits.modelled)
+
+
+def _implied_strict_cost(attempts: Sequence[Attempt]) -> float | None:
+    """What strict order costs by the times of the last plans in both orders, each over what it costs; None without."""
+    last = {attempt.strict: attempt for attempt in attempts if attempt.peak is not None}
+    if len(last) < 2:
+        return None
+    times = {strict: a.peak.seconds / (1 + a.overhead) for strict, a in last.items() if a.peak is not None}
+    return max(1.0, times[True] / times[False]) if times[False] > 0 else None
 
 
 def expected_cost(cost: float, strict: bool, strict_cost: float | None, policy: FitPolicy) -> float:

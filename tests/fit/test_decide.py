@@ -85,7 +85,8 @@ class Allocator:
         sure = most if action.strict else int(most * (1 + self.spread))
         if sure > self.limit_bytes:
             return None
-        return Peak(most, sure, self.seconds * (self.slow if action.strict else 1.0))
+        seconds = self.seconds * action.schedule.cost / BASE
+        return Peak(most, sure, seconds * (self.slow if action.strict else 1.0))
 
 
 @dataclass(frozen=True)
@@ -313,6 +314,16 @@ def test_with_a_model_steps_out_of_order_get_one_chance():
     actions, _ = carried_out(begin(limits, TRIES), allocator, Model(allocator, 0.0, loose=0.12))
     assert [a.strict for a in measured(actions)] == [False, True]
     assert isinstance(actions[-1], Done) and actions[-1].candidate.strict
+
+
+@pytest.mark.parametrize("slow, orders", [(1.3, [False, True, False]), (1.02, [False, True])])
+def test_they_get_another_where_strict_order_turns_out_to_be_slow(slow, orders):
+    allocator = Allocator(0.1, 0.0, slow=slow)
+    limits = limits_for(700_000, modelled=True)
+    actions, state = carried_out(begin(limits, TRIES), allocator, Model(allocator, 0.0, loose=0.12))
+    assert [a.strict for a in measured(actions)] == orders
+    assert state.strict_cost == pytest.approx(slow)
+    assert isinstance(actions[-1], Done) and actions[-1].candidate.strict == orders[-1]
 
 
 def test_where_no_schedule_fits_by_the_model_the_least_is_measured_unless_that_may_run_out_of_memory():

@@ -320,7 +320,7 @@ def times(rows: list[dict]) -> str:
     if not ran:
         return ""
     return (
-        f"Of {len(light)} models whose step is expected to take at most {LIGHT} times the plain one's, {len(kept)} take "
+        f"Of {len(light)} models whose step is expected to take at most {LIGHT} times the plain one, {len(kept)} take "
         f"at most {MOST} times. Planning takes at most {SOON} s for {len(soon)} of {len(ran)}, "
         f"{seconds[len(seconds) // 2]:.1f} s in the median and {seconds[-1]:.1f} s at most.\n"
     )

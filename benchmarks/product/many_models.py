@@ -50,7 +50,8 @@ BFC = {"TF_CPU_ALLOCATOR_USE_BFC": "true"}
 ASKS = 3  # the share, what its error names, and what that one's does
 ROUNDING = 1e-5  # of a loss: what other last bits make of it after six steps
 ROUNDS, TURN = 9, 0.1  # turns, and seconds of each at least
-LIGHT, MOST, SOON = 1.15, 1.25, 15  # times the plain step's time: expected, and what counts as kept; seconds
+LIGHT, MOST = 1.15, 1.25  # a step that is expected to take so many times the plain one's time may take so many
+SOON = 15  # seconds of planning
 COLUMNS = (
     "model", "way", "outcome", "reason", "equal", "loss_error", "plain_bytes", "budget_bytes", "refused", "peak_bytes",
     "variable_bytes", "predicted_bytes", "overhead", "recomputations", "plans", "expected_ratio", "step_ratio",

@@ -165,12 +165,14 @@ def predicted_and_measured(planned: PlannedStep, network: Any, device: Device, o
     from checkmate_tf.emit.emit import emit
     from checkmate_tf.emit.ordering import Strict
     from checkmate_tf.fit.policy import POLICY
-    from checkmate_tf.trace.kernels import constants_of, folded_bytes
+    from checkmate_tf.fit.run import folded_constants
+    from checkmate_tf.trace.kernels import constants_of
 
     program, plan = planned.program, planned.schedule.plan
     strict = isinstance(order, Strict)
     data = network.data(1)
-    coming = [*constants_of(program), *batches * program.batch_bytes]
+    folded = folded_constants(program, planned.schedule.budget_bytes or 0)
+    coming = [*constants_of(program), *folded, *batches * program.batch_bytes]
     memory = memory_of(planned, device, coming)
     placed, place_ms = placed_in(memory, planned, order)
     found = {
@@ -180,8 +182,7 @@ def predicted_and_measured(planned: PlannedStep, network: Any, device: Device, o
     }
     resident = device.current_bytes()
     ready = POLICY.ready_batches(POLICY.ahead)
-    known = folded_bytes(program) > POLICY.folded * (planned.schedule.budget_bytes or 0)
-    shapes = [] if known else [t.shape for t in program.step.inputs]
+    shapes = [] if folded else [t.shape for t in program.step.inputs]
     step = fed_as_by_fit(lambda *given: emit(program, plan, order, given), data, device, ready, shapes=shapes)
     del data
     for _ in range(WARMING):

@@ -13,8 +13,8 @@ As a graph:
 
 - A CALL is a node. Its value has the bytes of all its results that share no memory: they are freed together.
 - A CALL whose results all share memory is no node. Its time is that of the node whose memory it looks at.
-- A MUTATE is a node with a new value, and reads the old one. That of a constant has no bytes of its own and runs once;
-  what has read the constant before comes before it, and cannot be computed again after it.
+- A MUTATE is a node with a new value, and reads the old one; all names of that memory see it. That of a constant has no
+  bytes of its own and runs once, after all calls before it: what has read the constant cannot be computed again then.
 - Names that were never released are what the program has in the end: a last node reads all of them.
 """
 
@@ -24,6 +24,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -87,12 +88,13 @@ def read_dtr_log(path: str | os.PathLike[str]) -> Graph:
 def _lines(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each line's object with its place; lines up to an annotation "START" are left out."""
     try:
-        if os.path.getsize(path) > MOST_FILE_BYTES:
-            raise GraphError(f"{path} has more than {MOST_FILE_BYTES:,} bytes, the most that is read; log one step")
-        with open(path, encoding="utf-8") as file:
-            rows = [(f"{path}, line {k}", row) for k, row in enumerate(file, 1) if row.strip()]
+        with open(path, "rb") as file:
+            content = file.read(MOST_FILE_BYTES + 1)
+        rows = [(f"{path}, line {k}", row) for k, row in enumerate(content.decode().splitlines(), 1) if row.strip()]
     except (OSError, ValueError) as why:
         raise GraphError(f"{str(path)!r} cannot be read: {getattr(why, 'strerror', None) or why}; {_ADVICE}") from None
+    if len(content) > MOST_FILE_BYTES:
+        raise GraphError(f"{path} has more than {MOST_FILE_BYTES:,} bytes, the most that is read; log one step")
     found = [(where, _instruction(row, where)) for where, row in rows]
     starts = [k for k, (_, line) in enumerate(found) if line.get("ANNOTATION") == "START"]
     yield from found[starts[0] + 1 if starts else 0 :]
@@ -136,7 +138,7 @@ class _Call:
     where: str
     name: str
     args: list[_Storage]
-    results: list[str]
+    results: dict[str, None]  # in order
     cost: float
     sizes: dict[str, int] = field(default_factory=dict)
     aliases: dict[str, int] = field(default_factory=dict)
@@ -152,8 +154,8 @@ class _Log:
         self.costs: list[float] = []
         self.sizes: list[int] = []
         self.inputs: list[list[int]] = []
-        self.waits: dict[int, list[int]] = {}
         self.until: dict[int, int] = {}
+        self.changes: list[int] = []  # nodes that change constants
         self.constant_bytes = 0
         self.tensors: dict[str, _Storage] = {}  # by name
         self.kind = FORWARD
@@ -176,17 +178,21 @@ class _Log:
         self._finish()
         if not self.names:
             raise GraphError(f"{source} has no calls of operators: there is nothing to plan; {_ADVICE}")
-        if self.constant_bytes + sum(self.sizes) > MOST_BYTES:
-            raise GraphError(f"{source}: all values together have {sum(self.sizes):.2e} bytes: is MEMORY in bytes?")
+        total = self.constant_bytes + sum(self.sizes)
+        if total > MOST_BYTES:
+            raise GraphError(f"{source}: all values together have {total:.2e} bytes: is MEMORY in bytes?")
         left = {s.node for s in self.tensors.values() if s.node is not None}
         if left:
             self._add("outputs", sorted(left), 0.0, 0)
         n = len(self.names)
         until = np.array([self.until.get(k, n) for k in range(n)], np.int64)
+        waits: list[range] = [range(0)] * n
+        for before, node in pairwise([0, *dict.fromkeys(self.changes)]):
+            waits[node] = range(before, node)
         return Graph(
             name=self.name, names=self.names, kinds=np.array(self.kinds), costs=np.array(self.costs),
             sizes=np.array(self.sizes), inputs=self.inputs, constant_bytes=self.constant_bytes,
-            recompute_until=until, waits=[self.waits.get(k, []) for k in range(n)],
+            recompute_until=until, waits=waits,
         )  # fmt: skip
 
     # -- instructions ----------------------------------------------------------------------------------------------
@@ -214,7 +220,7 @@ class _Log:
         results = [_text(r, where, "RESULT") for r in _CHECK.items(line["RESULT"], where, "RESULT", 0, _MOST_TENSORS)]
         name, cost = _name(line, where, "NAME"), _US * _whole(line, where, "TIME", 0, _MOST_TIME)
         self._seen_backward(name)
-        self.call = _Call(where, name, self._read(line, where), results, cost)
+        self.call = _Call(where, name, self._read(line, where), dict.fromkeys(results), cost)
 
     def _mutate(self, where: str, line: dict[str, Any]) -> None:
         name, cost = _name(line, where, "NAME"), _US * _whole(line, where, "TIME", 0, _MOST_TIME)
@@ -228,10 +234,9 @@ class _Log:
             storage.readers.append(node)
         for storage in changed:
             if storage.constant:  # in place, so it runs once, and its readers cannot run again
-                before = [r for r in storage.readers if r != node]
-                self.until |= {r: min(self.until.get(r, node), node) for r in before}
-                self.waits.setdefault(node, []).extend(before)
+                self.until |= {r: min(self.until.get(r, node), node) for r in storage.readers}
                 self.until[node] = 0
+                self.changes.append(node)
             storage.node, storage.readers = node, []
 
     def _copy(self, where: str, line: dict[str, Any]) -> None:
@@ -314,4 +319,4 @@ def _whole(line: dict[str, Any], where: str, key: str, least: int, most: int) ->
 
 def _number(value: Any) -> Any:
     """A number that is written as text, as a number."""
-    return int(value) if isinstance(value, str) and len(value) < 30 and value.lstrip("-").isdecimal() else value
+    return int(value) if isinstance(value, str) and len(value) < 30 and value.removeprefix("-").isdecimal() else value

@@ -39,6 +39,8 @@ class Known:
         What each operation takes for itself, in the order traced, if that was learned from a recorded step.
     pages : Pages or None
         Where values are copied, if some are.
+    same_size : bool
+        As in `PlannedStep`.
     """
 
     schedule: Schedule
@@ -47,6 +49,7 @@ class Known:
     jit_compile: bool
     learned: tuple[Workspace, ...] = ()
     pages: Pages | None = None
+    same_size: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +94,8 @@ class PlannedStep:
         """The plan without the step."""
         learned: Mapping[tf.Operation, Workspace] = self.subject.learned or {}
         in_order = tuple(learned[op] for op in self.subject.op_costs) if learned else ()
-        return Known(self.schedule, self.order, self.report, self.jit_compile, in_order, self.subject.pages)
+        pages = self.subject.pages
+        return Known(self.schedule, self.order, self.report, self.jit_compile, in_order, pages, self.same_size)
 
     def emit(self, inputs: Sequence[tf.Tensor], checks: Sequence[tf.Operation] = ()) -> Any:
         """Emit the planned step into the function being traced; none of its effects comes before `checks`."""

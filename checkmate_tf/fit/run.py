@@ -24,6 +24,7 @@ from ..plan import Plan
 from ..report import Attempt, Peak, paged_of
 from ..schedule import Schedule, schedule_from_dict
 from ..trace.kernels import constants_of, folded_of, kernels_of
+from ..trace.program import Program
 from ..units import format_bytes
 from .decide import decide
 from .finding import Finder, bare
@@ -31,7 +32,7 @@ from .job import Job, Ledger
 from .policy import POLICY
 from .state import Candidate, Found, Measure, Refuse, Solve, SolveLeast, begin
 
-__all__ = ["NotMeasurable", "fit", "fit_given", "runnable", "with_memory"]
+__all__ = ["NotMeasurable", "fit", "fit_given", "folded_constants", "runnable", "with_memory"]
 
 log = logging.getLogger("checkmate_tf")
 
@@ -107,16 +108,15 @@ def with_memory(job: Job) -> Job:
     program = job.subject.program
     on_cpu = job.device.is_cpu
     batches = POLICY.held_batches(job.options.prefetch) if on_cpu else POLICY.batches_on_device
-    coming = [*program.batch_bytes * batches, *constants_of(program), *_folded(job)]
+    coming = [*program.batch_bytes * batches, *constants_of(program), *folded_constants(program, job.budget_bytes)]
     return replace(job, memory=memory_before(job.device, kernels_of(program), coming))
 
 
-def _folded(job: Job) -> list[int]:
+def folded_constants(program: Program, budget_bytes: int) -> list[int]:
     """Bytes of each constant that a known batch size makes; none if plans are measured with an open one."""
-    program = job.subject.program
     folded = folded_of(program)
     known = all(t.shape.is_fully_defined() for t in program.step.inputs)
-    return folded if known or sum(folded) > POLICY.folded * job.budget_bytes else []
+    return folded if known or sum(folded) > POLICY.folded * budget_bytes else []
 
 
 def fit_given(job: Job, ledger: Ledger, saved: dict[str, Any]) -> Candidate | None:
@@ -246,5 +246,5 @@ def runnable(job: Job, plan: Plan, order: Order, told: Callable[[Copies], None] 
     traced = program.step.inputs
     batch = examples([program.static.tensors[id(t)] for t in traced], job.options.sample)
     ready = POLICY.ready_batches(job.options.prefetch)
-    shapes = [] if _folded(job) else [t.shape for t in traced]
+    shapes = [] if folded_constants(program, job.budget_bytes) else [t.shape for t in traced]
     return fed_as_by_fit(planned, batch, job.device, ready, job.places, shapes)

@@ -62,7 +62,8 @@ class Candidate:
     measured : Peak or None
         By the device; None if it was not measured.
     strict_cost : float or None
-        Seconds of a step in strict order over seconds of a step out of order, as measured; None if it was not.
+        Seconds of a step in strict order over seconds of a step out of order, as measured: of one plan, or else of two,
+        each over what it costs. None if all plans were measured in one order.
     placed : Placed or None
         As in `Found`.
     """
@@ -281,7 +282,8 @@ class State:
             targets[strict] = most - (peak.sure_bytes - predicted)
             if state.modelled and not fits and not strict and True in targets:  # it is hard to foresee what they take
                 state = replace(state, left=targets.pop(strict))
-        if fits and strict and state.left is not None and (state.strict_cost or 1.0) > 1 + policy.worth_placed:
+        slow = (state.strict_cost or 1.0) > 1 + policy.worth_placed
+        if state.modelled and fits and strict and slow and state.left is not None:
             targets[False], state = state.left, replace(state, left=None)
         if state.in_doubt and False in self.targets:
             targets[False] = self.targets[False]

@@ -163,7 +163,9 @@ class Controller:
 
     def _budget_for(self, spec: Any) -> Budget:
         """The budget of a plan. A share of the plain peak was a share of the first plan's."""
-        alike = [known for known in self.earlier if known.report.batch_size == self.batch_size]
+        opened = not self.options.same_size  # then the plain step takes more than one of a known size
+        same = [known for known in self.earlier if known.report.batch_size == self.batch_size]
+        alike = [known for known in same if not (known.same_size and opened)]
         return Budget(size_bytes=alike[0].report.budget_bytes) if alike else self.options.budget
 
     def _key(self, spec: Any) -> Any:

@@ -55,8 +55,6 @@ class AtFirstBatch(Controller):
         As `compile` takes it.
     functions : Functions
         Train functions for the sizes that came, without what is done around them.
-    differ : set
-        Keys of `plans` whose batches came in several sizes.
     found_bytes : int
         What lay on the device when `compile` was called.
     """
@@ -74,13 +72,13 @@ class AtFirstBatch(Controller):
         device = self._device()
         reserve(device, options.budget.size_bytes or 0)  # before the data of `fit` comes
         self.found_bytes = device.foreign_bytes(0)
-        self.differ: set[Any] = set()
         self._warned = False
         self._latest: Any = None  # the batch of the step that runs, if data decides sizes
         self._begun: WeakKeyDictionary[Any, Sizes] = WeakKeyDictionary()  # pipelines whose first batch was looked at
 
     def arrives(self, data: Any, spec: Any = None) -> bool:
-        """Plan for a batch, if it is the first one of its sizes or larger than all before.
+        """Plan for a batch, if no plan serves it: it is the first one of its sizes, or larger than all before, or the
+        plan is for another number of samples alone.
 
         Parameters
         ----------
@@ -102,14 +100,14 @@ class AtFirstBatch(Controller):
         CheckmateError
             As `plan` raises. If it was the first batch, the model is restored, and trains plainly from now on.
         """
+        self._forget_compiled_before()
         given = tf.nest.map_structure(_spec_of, data)
         size, key = _largest(given), self._key_of(given)
-        if size != 0 and self._may_differ(key, size, spec):
-            self.differ.add(key)
+        if self._may_differ(key, given, spec):
             self._plan_for(max(size or 0, self.batches[key]), given, spec, data)
             self._remember(data)
             return True
-        if size is not None and 0 < size <= self._planned_for(key) and not self._has_more(data):
+        if self._is_served(key, given, spec) and not self._has_more(data):
             if key in self.plans:
                 self.serves(key)
                 self._remember(data)
@@ -171,15 +169,25 @@ class AtFirstBatch(Controller):
             super()._outgrown(key, peak)
             return
         given, before = tf.nest.map_structure(_spec_of, self._latest), self.plans[key].schedule
-        self._plan_for(self.batches[key], given, given if self.plans[key].same_size else None, self._latest)
+        self._plan_for(self.batches[key], given, None, self._latest)
         if self.plans[self.key].schedule is before:  # its data is not why
             super()._outgrown(self.key, peak)
 
-    def _may_differ(self, key: Any, size: int | None, spec: Any) -> bool:
+    def _may_differ(self, key: Any, given: Any, spec: Any) -> bool:
         """Whether batches come in other sizes, too, or may, and the plan is for one size alone."""
         if key not in self.plans or not self.plans[key].same_size:
             return False
-        return size != self.batches[key] or (spec is not None and batch_of(spec) is None)
+        return _told(given) != self.batches[key] or (spec is not None and _told(spec) is None)
+
+    def _is_served(self, key: Any, given: Any, spec: Any) -> bool:
+        """Whether there is a plan for such a batch, or will be when it is traced.
+
+        Where all batches have one size, a trace would not know that: it is planned for before.
+        """
+        size = _largest(given)
+        if size is None or not 0 < size <= self._planned_for(key) or self._may_differ(key, given, spec):
+            return False
+        return key in self.plans or spec is None or _told(spec) is None
 
     def _planned_for(self, key: Any) -> int:
         """The largest batch that there is a plan for, or will be when such a batch is traced.
@@ -200,9 +208,11 @@ class AtFirstBatch(Controller):
             log.info("%s: the first batch has %d samples: planning for that", name, size)
         elif others and key not in self.plans:
             log.info("%s: a batch of other sizes came: planning for %s", name, _shapes(given))
-        elif self._may_differ(key, _largest(given), spec):
-            text = "%s: a batch came that may have another size, the plan is for %d samples alone: planning again"
+        elif self._may_differ(key, given, spec):
+            text = "%s: batches may come in several sizes now, and the plan is for %d samples alone: planning again"
             log.warning(text, name, self.batches[key])
+        elif key not in self.plans and size <= self.batch_size:
+            log.info("%s: planning again, for %d samples: the model or its data changed", name, size)
         elif size <= self._planned_for(key):
             text = "%s: a batch with more values came than memory was planned for: planning again, for %.1f%% more"
             log.warning(text, name, 1e2 * MARGIN)
@@ -216,16 +226,16 @@ class AtFirstBatch(Controller):
         try:
             batch_of(given)  # refuses inputs that disagree
             opened = open_batch(given if spec is None else as_given(spec, given))
-            told = None if spec is None else batch_of(spec)
+            told = None if spec is None else _told(spec)
             if spec is None or not have_open_sizes(spec):
                 spec = open_where_they_differ(opened, [other[1] for other in others])
             traced = opened_batch(spec) if have_open_sizes(spec) else None
-            same_size = told == size and traced is None and key not in self.differ
+            same_size = told == size and traced is None and key not in before[2]
             self.batch_size, self.plans, self.batches = size, kept, {k: self.batches[k] for k in kept}
             self.key = self.key if self.key in kept else None
             with progress_bars(self.progress) as tell:
                 sample = None
-                if not _is_symbolic(data):
+                if not _is_symbolic(data) and _largest(given):
                     data = tf.nest.map_structure(lambda t: enlarged(_without_optional(t)), data)
                     sample = sample_of(data, size)
                     if have_ragged(data):
@@ -309,9 +319,10 @@ class AtFirstBatch(Controller):
                     raise
                 break
             sized, given = as_given(spec, batch) if opened else spec, tf.nest.map_structure(_spec_of, batch)
-            if (_largest(given) or 0) > self._planned_for(self._key_of(given)):
+            told = tf.nest.map_structure(_without_optional, spec)
+            if not self._is_served(self._key_of(given), given, told):
                 batch = tf.nest.map_structure(_out_of_the_allocator, batch)
-            self.arrives(batch, tf.nest.map_structure(_without_optional, spec))
+            self.arrives(batch, told)
             one = _pipeline_of(batch, sized)
             del batch
             with one_step_at_a_time(self.model):
@@ -360,6 +371,12 @@ def _spec_of(value: Any) -> Any:
     if not isinstance(value, tf.Tensor) and not (isinstance(value, np.ndarray) and value.dtype.kind in "biuf"):
         value = tf.convert_to_tensor(value)  # as Keras and TensorFlow do later
     return tf.TensorSpec(value.shape, tf.as_dtype(value.dtype))
+
+
+def _told(specs: Any) -> int | None:
+    """The number of samples, if each input tells it, and all the same one."""
+    sizes = {t.shape[0] for t in tf.nest.flatten(specs) if _is_input(t) and t.shape.rank}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def _is_input(t: Any) -> bool:

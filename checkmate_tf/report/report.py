@@ -71,7 +71,8 @@ class Report(Facts):
         Whether computations keep one strict order.
     strict_cost : float or None
         What strict order costs in parallelism: seconds of a step in that order over seconds of a step out of order, as
-        measured. None if no plan was measured in both.
+        measured. If no plan was measured in both, seconds of two plans, each over its predicted cost. None if all plans
+        were measured in one order.
     packed_peak_bytes, placed_peak_bytes : int or None
         The plan's peak in the best packing that was found for its values, and with the allocator, as its model places
         them. None if there is no model of the allocator.

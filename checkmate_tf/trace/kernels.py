@@ -35,18 +35,19 @@ def constants_of(program: Program) -> list[int]:
 def folded_of(program: Program) -> list[int]:
     """Bytes of each value that TensorFlow computes beforehand, and keeps, if it knows the batch size while it traces.
 
-    Such values depend on constants and on the batch size alone. Small values do not count.
+    They depend on constants and on the batch size alone, and what reads them does not. Small values do not count.
     """
     known: set[tf.Operation] = set()
-    kept = list[int]()
+    made: list[tf.Operation] = []
     for op in program.step.operations:
         copy = program.static.operations.get(op)
         if copy is not None and copy.type == "Const":
             known.add(op)
         elif op.inputs and not is_stateful(op) and all(t.op in known for t in op.inputs):
             known.add(op)
-            kept += [program.static.bytes_of(t) or 0 for t in op.outputs]
-    return [size for size in kept if size >= _LEAST_CONSTANT]
+            made.append(op)
+    read = [t for op in made for t in op.outputs if any(reader not in known for reader in t.consumers())]
+    return [size for t in read if (size := program.static.bytes_of(t) or 0) >= _LEAST_CONSTANT]
 
 
 def kernels_of(program: Program) -> Kernels:

@@ -14,8 +14,9 @@ A step has thousands of operations, most of them tiny. Each operation is one of:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -375,12 +376,13 @@ def _program(
     given = sum(static.bytes_of(t) or 0 for t in step.inputs)
     constants = sum(sizes[op] for op in step.operations if op.type == "Const")
     names, sinks = [_node_name(g, sizes) for g in groups], sorted(k for k in kept if local[k][0] >= 16384)
+    until, last = _recompute_until(groups, classes)
     columns: dict[str, Any] = {
         "kinds": [*kinds],
         "sizes": [m[0] for m in local],
         "workspace": [m[1] for m in local],
         "held": [m[2] for m in local],
-        "recompute_until": _recompute_until(groups, classes, node_of),
+        "recompute_until": until,
     }
     if sinks:  # results are in memory until the step returns
         names.append("outputs")
@@ -393,7 +395,7 @@ def _program(
         names=names,
         costs=np.zeros(len(names)),
         inputs=inputs,
-        waits=_waits(step, node_of, shapes, inputs),
+        waits=_waits(step, node_of, shapes, inputs, last),
         constant_bytes=variables + given + constants,
         **columns,
     )
@@ -412,10 +414,12 @@ def _waits(
     node_of: Mapping[tf.Operation, int],
     shapes: Mapping[tf.Operation | None, list[tf.Operation]],
     inputs: Sequence[Sequence[int]],
+    last: Iterable[int],
 ) -> list[set[int]]:
     """For each node, those that come before it in any order, though it does not read them.
 
-    Shape operations run with the node that made them ready, so all that they read comes before that.
+    Shape operations run with the node that made them ready, so all that they read comes before that. Nodes of `last`
+    come after all nodes below them.
     """
     waits: list[set[int]] = [set() for _ in inputs]
     followers, behind = followers_of(step.operations, node_of, step.controls_of)
@@ -425,13 +429,18 @@ def _waits(
     for op, ready in shapes.items():
         node = 0 if op is None else node_of[op]
         waits[node].update(*(behind[shape] for shape in ready))
+    for before, node in pairwise([0, *sorted(last)]):
+        waits[node].update(range(before, node))
     return [{k for k in row if k < node} - set(inputs[node]) for node, row in enumerate(waits)]
 
 
 def _recompute_until(
-    groups: list[list[tf.Operation]], classes: Mapping[tf.Operation, str], node_of: Mapping[tf.Operation, int]
-) -> list[int]:
+    groups: list[list[tf.Operation]], classes: Mapping[tf.Operation, str]
+) -> tuple[list[int], set[int]]:
     """First stage in which a node may no longer be computed again: 0 if it has effects, n if nothing forbids it.
+
+    Also the nodes whose assignments forbid it. They have to come after all nodes below them in any order: a stage lasts
+    as long as one of these has not been computed.
 
     A small value is kept: its node's is the next stage. A node that reads variables itself (a loop over a cell) must
     not run again once one of them was assigned. A sum of three and more terms runs once: its kernel begins with an
@@ -444,7 +453,7 @@ def _recompute_until(
                 for t in op.inputs:
                     if t.dtype == tf.resource:
                         written.setdefault(id(t), []).append(k)
-    until = []
+    until, last = list[int](), set[int]()
     for k, group in enumerate(groups):
         if any(is_stateful(op) for op in group):
             until.append(0)
@@ -456,9 +465,11 @@ def _recompute_until(
         for op in group:
             if is_read_only(op):
                 writers = (w for t in op.inputs if t.dtype == tf.resource for w in written.get(id(t), []))
-                limit = min([limit, *(w for w in writers if w > k)])
+                later = [w for w in writers if w > k]
+                last.update(later)
+                limit = min([limit, *later])
         until.append(limit)
-    return until
+    return until, last
 
 
 def _variable_bytes(step: TracedStep) -> int:

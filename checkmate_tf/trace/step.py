@@ -61,7 +61,7 @@ def trace_step(step: Callable[[Any], Any], spec: Any, devices: int = 1, sums_of_
     ----------
     step : callable of one argument
     spec : nest of tf.TensorSpec
-        Batch dimension None.
+        Batch dimension None, or known if all batches have one size.
     devices : int
         How many accelerators the step may use: one for each replica.
     sums_of_two : bool

@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from checkmate_tf.errors import GraphError
+from checkmate_tf.errors import GraphError, PlanError
 from checkmate_tf.graph import BACKWARD, FORWARD
 from checkmate_tf.interchange import graph_from_dict, graph_to_dict, read_dtr_log
 from checkmate_tf.plan import evaluate, plan_from_sequence
@@ -135,7 +135,7 @@ def test_constants_change_once_after_all_that_read_them(read):
     first, second = 1, 3
     assert graph.sizes[[first, second]].tolist() == [0, 0]
     assert graph.recompute_until.tolist()[:4] == [first, 0, second, 0]
-    assert set(graph.waits[first]) == {0} and set(graph.waits[second]) == {2}
+    assert set(graph.waits[first]) == {0} and set(graph.waits[second]) == {first, 2}
     assert tuple(graph.inputs[2]) == (first,) and tuple(graph.inputs[second]) == (first,)
 
 
@@ -177,6 +177,22 @@ def test_no_copy_reads_a_constant_that_has_changed(read):
     assert np.all(graph.recompute_until[updates] == 0)
 
 
+def test_no_order_lets_a_copy_read_a_constant_that_has_changed(read):
+    graph = read(
+        constant("w", 10) + constant("x", 10),
+        call("f", ["w"], a=100),
+        call("beside", ["x"], k=1),
+        call("g", ["a"], gw=10),
+        mutate("sgd", ["w", "gw"], 0),
+        call("h", ["a"], b=1),
+    )
+    f, beside, g, sgd, h, outputs = range(6)
+    evaluate(graph, plan_from_sequence(graph, [f, g, f, beside, sgd, h, outputs]))
+    for wrong in ([f, g, sgd, f, h, beside, outputs], [f, beside, g, sgd, f, h, outputs]):
+        with pytest.raises(PlanError):
+            evaluate(graph, plan_from_sequence(graph, wrong))
+
+
 GOOD = [*constant("x", 7), *call("f", ["x"], a=100)]
 BAD = {
     "no json": ("hello", "line 1 is not JSON"),
@@ -192,6 +208,7 @@ BAD = {
     "a change of no argument": ([*GOOD, *mutate("g", ["a"], 1)], "MUTATE is 1"),
     "negative bytes": (constant("x", -1), "MEMORY is -1"),
     "bytes that are no number": (constant("x", "many"), "MEMORY is 'many'"),
+    "bytes that look like a number": (constant("x", "--5"), "MEMORY is '--5'"),
     "too many bytes": ([*call("f", [], a=2**61), *call("g", [], b=2**61), *call("h", [], c=2**61)], "MEMORY in bytes"),
     "nothing": ([], "no calls"),
     "constants alone": (constant("x", 1), "no calls"),

@@ -316,6 +316,16 @@ def test_with_a_model_steps_out_of_order_get_one_chance():
     assert isinstance(actions[-1], Done) and actions[-1].candidate.strict
 
 
+def test_what_strict_order_costs_follows_from_two_plans_that_cost_different():
+    state = begin(limits_for(900_000, modelled=True), TRIES)
+    for strict, overhead, seconds in ((False, 0.1, 2.2), (True, 0.3, 3.9)):
+        schedule = Offer(600_000, BASE * (1 + overhead), number=strict)
+        action = Measure(Found(schedule), Strict() if strict else Within(1), 600_000, needless=False)
+        peak = Peak(600_000, 600_000, seconds)
+        state = state.measured(action, Attempt(600_000, 600_000, peak, overhead, strict))
+    assert state.strict_cost == pytest.approx(3.9 / 1.3 / (2.2 / 1.1))
+
+
 @pytest.mark.parametrize("slow, orders", [(1.3, [False, True, False]), (1.02, [False, True])])
 def test_they_get_another_where_strict_order_turns_out_to_be_slow(slow, orders):
     allocator = Allocator(0.1, 0.0, slow=slow)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -10,6 +12,8 @@ from cases import Case, assert_same_after, compile_quickly, dense_model, make, v
 from keras import layers
 
 from benchmarks.lib.kinds import random_arrays
+from checkmate_tf.errors import InfeasibleBudgetError
+from checkmate_tf.units import parse_budget
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_keras", "no_grappler"),
@@ -19,11 +23,11 @@ pytestmark = [
 BATCH = 16
 
 
-def _loops() -> keras.Model:
+def _loops(**options) -> keras.Model:
     inputs = keras.Input((12, 8))
     x = layers.Dense(32, activation="tanh")(layers.SimpleRNN(16, return_sequences=True)(inputs))
     model = keras.Model(inputs, layers.Dense(4, activation="softmax")(layers.SimpleRNN(16)(x)))
-    model.compile(optimizer="adam", loss="sparse_categorical_crossentropy")
+    model.compile(optimizer="adam", loss="sparse_categorical_crossentropy", **options)
     return model
 
 
@@ -97,12 +101,10 @@ def test_other_sizes_are_planned_for_once(how, caplog):
     OTHERS[how](model)
     planned = _plan(model)
     assert not planned.same_size and planned.batch_size == BATCH
-    assert "may have another size" in caplog.text
-    budget = model.checkmate.budget_bytes
+    assert "may come in several sizes" in caplog.text
     for samples in (ALL, ALL - 5, 7, ALL):
         assert np.isfinite(_fit(model, samples)["loss"]).all()
     assert _plan(model).schedule is planned.schedule
-    assert model.checkmate.budget_bytes == budget
 
 
 def test_numbers_stay_plain_when_a_batch_is_left_over():
@@ -111,11 +113,72 @@ def test_numbers_stay_plain_when_a_batch_is_left_over():
     assert not _plan(model).same_size
 
 
-def test_larger_batches_of_one_size_are_planned_for_as_such():
+LARGER = ALL // 2
+
+
+@pytest.mark.parametrize("samples", [ALL, ALL - 5])
+def test_larger_batches_are_planned_for_in_any_size(samples):
+    model = _attached()
+    _fit(model, samples)
+    model.fit(X, Y, batch_size=LARGER, verbose=0)
+    planned = _plan(model)
+    assert planned.batch_size == LARGER and not planned.same_size
+    _fit(model)
+    assert _plan(model).schedule is planned.schedule
+
+
+def test_a_model_that_is_compiled_again_is_planned_as_at_first(caplog):
+    plain, model = make(LOOPS), _attached()
+
+    def again(m, samples=ALL, batch=BATCH):
+        m.compile(optimizer="sgd", loss="sparse_categorical_crossentropy")
+        return m.fit(X[:samples], Y[:samples], batch_size=batch, shuffle=False, verbose=0).history
+
+    assert_same_after(lambda m: [_fit(m), again(m)], model, plain)
+    assert _plan(model).same_size and _plan(model).batch_size == BATCH
+    again(model, batch=LARGER)
+    assert _plan(model).same_size and _plan(model).batch_size == LARGER
+    again(model, ALL - 5)
+    assert not _plan(model).same_size
+    assert "more values" not in caplog.text
+
+
+def test_a_share_is_one_of_the_plain_step_that_is_planned():
+    """Loops with an open batch dimension take more."""
     model = _attached()
     _fit(model)
-    model.fit(X, Y, batch_size=2 * BATCH - 8, steps_per_epoch=2, verbose=0)
-    assert _plan(model).batch_size == 2 * BATCH - 8
+    known = model.checkmate
+    _fit(model, ALL - 5)
+    opened = model.checkmate
+    assert opened.plain_peak_bytes > known.plain_peak_bytes
+    assert opened.budget_bytes > known.budget_bytes
+
+
+def test_a_plan_that_cannot_be_made_leaves_the_one_before():
+    model = _attached()
+    _fit(model)
+    planned = _plan(model)
+    model._checkmate_controller.options = dataclasses.replace(
+        model._checkmate_controller.options, budget=parse_budget("1kB")
+    )
+    with pytest.raises(InfeasibleBudgetError):
+        _fit(model, ALL - 5)
+    assert _plan(model) is planned and np.isfinite(_fit(model)["loss"]).all()
+
+
+def test_several_steps_per_execution():
+    case = dataclasses.replace(LOOPS, build=lambda: _loops(steps_per_execution=3))
+    plain, model = make(case), _attached(case)
+    assert_same_after(lambda m: [_fit(m, epochs=2), _fit(m, ALL - 5)], model, plain)
+    assert not _plan(model).same_size
+
+
+def test_inputs_that_leave_a_size_open_are_planned_for_in_any_size():
+    spec = (tf.TensorSpec([BATCH, 12, 8]), tf.TensorSpec([None], tf.int64))
+    data = tf.data.Dataset.from_generator(lambda: iter([(X[:BATCH], Y[:BATCH])] * 2), output_signature=spec)
+    model = _attached()
+    model.fit(data, verbose=0)
+    assert not _plan(model).same_size
 
 
 def test_batches_of_another_structure_are_planned_for_in_any_size():

@@ -30,3 +30,11 @@ def test_what_depends_on_data_does_not():
 def test_small_values_and_random_ones_do_not():
     assert folded(lambda x: x + tf.cast(tf.shape(x)[0], tf.float32)) == 0
     assert folded(lambda x: x + tf.random.uniform(tf.shape(x))) == 0
+
+
+def test_of_a_chain_what_is_read_in_the_end_counts():
+    def step(x):
+        row = tf.reshape(tf.tile(ROW, [tf.shape(x)[0], 1]), [-1, 4096])
+        return x + tf.exp(row)
+
+    assert folded(step) == 16 * ROW.nbytes

@@ -169,6 +169,8 @@ def test_a_loop_is_not_recomputed_after_its_variable_is_assigned():
     loop = node.get("While", node.get("StatelessWhile"))
     assert program.graph.recompute_until[loop] == node["AssignSubVariableOp"] < len(program.graph)
     assert program.graph.recompute_until[node["AssignSubVariableOp"]] == 0
+    assign = node["AssignSubVariableOp"]
+    assert set(program.graph.inputs[assign]) | set(program.graph.waits[assign]) == set(range(assign))  # in any order
 
 
 def test_a_loop_within_a_loop():

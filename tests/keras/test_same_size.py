@@ -94,6 +94,7 @@ def _step_with_open_batch(model):
     return tf.function(lambda data: model.train_step(data), autograph=False, input_signature=[spec])
 
 
+@pytest.mark.long(but=("a batch is left over",))
 @pytest.mark.parametrize("how", OTHERS)
 def test_other_sizes_are_planned_for_once(how, caplog):
     plain, model = make(LOOPS), _attached()
@@ -116,6 +117,7 @@ def test_numbers_stay_plain_when_a_batch_is_left_over():
 LARGER = ALL // 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("samples", [ALL, ALL - 5])
 def test_larger_batches_are_planned_for_in_any_size(samples):
     model = _attached()
@@ -154,6 +156,7 @@ def test_a_share_is_one_of_the_plain_step_that_is_planned():
     assert opened.budget_bytes > known.budget_bytes
 
 
+@pytest.mark.long
 def test_a_plan_that_cannot_be_made_leaves_the_one_before():
     model = _attached()
     _fit(model)
@@ -166,6 +169,7 @@ def test_a_plan_that_cannot_be_made_leaves_the_one_before():
     assert _plan(model) is planned and np.isfinite(_fit(model)["loss"]).all()
 
 
+@pytest.mark.long
 def test_several_steps_per_execution():
     case = dataclasses.replace(LOOPS, build=lambda: _loops(steps_per_execution=3))
     plain, model = make(case), _attached(case)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .errors import CostError, GraphError
 
-__all__ = ["BACKWARD", "FORWARD", "LOSS", "Graph", "Host"]
+__all__ = ["BACKWARD", "FORWARD", "LOSS", "Graph", "Host", "after_all_below"]
 
 FORWARD, LOSS, BACKWARD = 0, 1, 2
 
@@ -32,6 +33,30 @@ class Host:
     first: int
     to_host: NDArray[np.float64]
     from_host: NDArray[np.float64]
+
+
+def after_all_below(nodes: Iterable[int], count: int) -> list[range]:
+    """The `waits` of a graph in which some nodes come after all nodes below them, in any order.
+
+    Such a node changes what others have read, as an assignment of a variable does: their `recompute_until` is that
+    node. This is told in stages, and a stage lasts as long as any node below is missing. Without waits an order could
+    compute the node early, and the others again after it.
+
+    Parameters
+    ----------
+    nodes : iterable of int
+    count : int
+        Nodes of the graph.
+
+    Returns
+    -------
+    list of count range
+        Each of these nodes waits for the one before it of them, and for all between.
+    """
+    waits = [range(0)] * count
+    for before, node in pairwise([0, *sorted(set(nodes))]):
+        waits[node] = range(before, node)
+    return waits
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +87,8 @@ class Graph:
         its memory cannot be taken over. Default 0.
     recompute_until : (n,) int, optional
         Node i may be computed again in stages t < recompute_until[i] (0-based). A node that has effects has 0: it runs
-        once, and in order with the others. Default n, as Checkmate assumes: every node may be computed at any time.
+        once, and in order with the others. Default n, as Checkmate assumes: every node may be computed at any time. In
+        an order of its own, a schedule is in stage t until all nodes up to t have been computed: see `after_all_below`.
     waits : sequence of n sequences of int, optional
         Nodes that are first computed before node i in any order, though it does not read them, each below i: it is told
         to wait for them. Default none.

@@ -88,7 +88,7 @@ def network(name: str) -> tuple[Callable[[], Any], list[tuple[Any, Any]]]:
     import keras
     import numpy as np
 
-    from benchmarks.lib import networks
+    from checkmate_tf.check import networks
 
     rng = np.random.default_rng(0)
 

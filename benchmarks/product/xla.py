@@ -90,10 +90,10 @@ def main() -> None:
 
 
 def networks() -> dict[str, Network]:
-    """The three small ones, and those of `networks.py`."""
+    """The three small ones, and those of `checkmate_tf.check.networks`."""
     import keras
 
-    from benchmarks.lib import networks as known
+    from checkmate_tf.check import networks as known
 
     def dense(depth: int = 12, width: int = 256) -> keras.Model:
         x = inputs = keras.Input((width,))

@@ -12,7 +12,8 @@ A log has one JSON object a line. Its INSTRUCTION is one of these; numbers may b
 As a graph:
 
 - A CALL is a node. Its value has the bytes of all its results that share no memory: they are freed together.
-- A CALL whose results all share memory is no node. Its time is that of the node whose memory it looks at.
+- A CALL whose results all share memory is no node. Its time is that of the node whose memory it looks at. A look at a
+  constant does not count.
 - A MUTATE is a node with a new value, and reads the old one; all names of that memory see it. That of a constant has no
   bytes of its own and runs once, after all calls before it: what has read the constant cannot be computed again then.
 - Names that were never released are what the program has in the end: a last node reads all of them.
@@ -24,14 +25,13 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import GraphError, show_value
-from ..graph import BACKWARD, FORWARD, Graph
+from ..graph import BACKWARD, FORWARD, Graph, after_all_below
 from ..units import MOST_BYTES
 from .jsonfile import MOST_BYTES as MOST_FILE_BYTES
 from .jsonfile import FieldCheck
@@ -108,7 +108,7 @@ def _instruction(row: str, where: str) -> dict[str, Any]:
     _CHECK.fields(line, where, ("INSTRUCTION",))
     name = line["INSTRUCTION"]
     if not isinstance(name, str) or name not in _FIELDS:
-        _CHECK.refuse(where, "INSTRUCTION", name, f"known are {', '.join(_FIELDS)}")
+        _CHECK.refuse(where, "INSTRUCTION", name, f"known are {', '.join(_FIELDS)}; {_ADVICE}")
     _CHECK.fields(line, where, ("INSTRUCTION", *_FIELDS[name]))
     return dict(line)
 
@@ -186,13 +186,10 @@ class _Log:
             self._add("outputs", sorted(left), 0.0, 0)
         n = len(self.names)
         until = np.array([self.until.get(k, n) for k in range(n)], np.int64)
-        waits: list[range] = [range(0)] * n
-        for before, node in pairwise([0, *dict.fromkeys(self.changes)]):
-            waits[node] = range(before, node)
         return Graph(
             name=self.name, names=self.names, kinds=np.array(self.kinds), costs=np.array(self.costs),
             sizes=np.array(self.sizes), inputs=self.inputs, constant_bytes=self.constant_bytes,
-            recompute_until=until, waits=waits,
+            recompute_until=until, waits=after_all_below(self.changes, n),
         )  # fmt: skip
 
     # -- instructions ----------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ defaults:
   `bytes`, if the node computes into the memory of inputs that nobody else reads.
 - `held_bytes` (0): added to the workspace if an input that only this node reads is not freed right after the node.
 - `recompute_until` (the number of nodes): the node may be computed again only in stages below this. Stage t goes on
-  until node t has been computed for the first time. 0: never again.
+  until all nodes up to t have been computed for the first time. 0: never again.
 - `waits_for` (none): indices of nodes that come before the node in any order, though it does not read them.
 
 Other fields are ignored, unless one looks like a misspelling of these.

@@ -77,8 +77,10 @@ class AtFirstBatch(Controller):
         self._begun: WeakKeyDictionary[Any, Sizes] = WeakKeyDictionary()  # pipelines whose first batch was looked at
 
     def arrives(self, data: Any, spec: Any = None) -> bool:
-        """Plan for a batch, if no plan serves it: it is the first one of its sizes, or larger than all before, or the
-        plan is for another number of samples alone.
+        """Plan for a batch, if no plan serves it.
+
+        That is the first one of its sizes, a larger one than before, one with more values, or one of another size where
+        the plan is for one alone.
 
         Parameters
         ----------
@@ -199,26 +201,12 @@ class AtFirstBatch(Controller):
         return 0 if any(_in_other_sizes(key, other) for other in self.plans) else self.batch_size
 
     def _plan_for(self, size: int, given: Any, spec: Any, data: Any) -> None:
-        self._forget_compiled_before()
-        name, first = self.model.name, not self.batch_size
+        """Plan for batches of up to so many samples, as `arrives`; `given` are the specs of the batch that came."""
+        first = not self.batch_size
         before = self.batch_size, self.options, self.plans, self.batches, self.shapes, self.key
         key = self._key_of(given)
         others = {k: plan for k, plan in self.plans.items() if _in_other_sizes(key, k)}
-        if first:
-            log.info("%s: the first batch has %d samples: planning for that", name, size)
-        elif others and key not in self.plans:
-            log.info("%s: a batch of other sizes came: planning for %s", name, _shapes(given))
-        elif self._may_differ(key, given, spec):
-            text = "%s: batches may come in several sizes now, and the plan is for %d samples alone: planning again"
-            log.warning(text, name, self.batches[key])
-        elif key not in self.plans and size <= self.batch_size:
-            log.info("%s: planning again, for %d samples: the model or its data changed", name, size)
-        elif size <= self._planned_for(key):
-            text = "%s: a batch with more values came than memory was planned for: planning again, for %.1f%% more"
-            log.warning(text, name, 1e2 * MARGIN)
-        else:
-            text = "%s: a batch of %d samples came, memory was planned for %d: planning again; %s to plan once"
-            log.warning(text, name, size, self._planned_for(key), _GIVE)
+        self._tell_why(size, key, given, spec, bool(others))
         kept = dict(list(others.items())[max(0, len(others) - self.options.max_plans + 1) :])
         if len(kept) < len(others):
             self._warn_of_sizes()
@@ -255,6 +243,25 @@ class AtFirstBatch(Controller):
             self.functions.forget(sizes_of(old[1]))
         if self.attached:
             put(self.model, "checkmate", self.report)
+
+    def _tell_why(self, size: int, key: Any, given: Any, spec: Any, others: bool) -> None:
+        """Log why a plan is made; `others`: whether the same inputs came in other sizes."""
+        name = self.model.name
+        if not self.batch_size:
+            log.info("%s: the first batch has %d samples: planning for that", name, size)
+        elif others and key not in self.plans:
+            log.info("%s: a batch of other sizes came: planning for %s", name, _shapes(given))
+        elif self._may_differ(key, given, spec):
+            text = "%s: batches may come in several sizes now, and the plan is for %d samples alone: planning again"
+            log.warning(text, name, self.batches[key])
+        elif key not in self.plans and size <= self.batch_size:
+            log.info("%s: planning again, for %d samples: the model or its data changed", name, size)
+        elif size <= self._planned_for(key):
+            text = "%s: a batch with more values came than memory was planned for: planning again, for %.1f%% more"
+            log.warning(text, name, 1e2 * MARGIN)
+        else:
+            text = "%s: a batch of %d samples came, memory was planned for %d: planning again; %s to plan once"
+            log.warning(text, name, size, self._planned_for(key), _GIVE)
 
     def _budget_for(self, spec: Any) -> Budget:
         """A share is one of the plain peak with the largest inputs so far: all sizes have one budget."""
@@ -309,6 +316,7 @@ class AtFirstBatch(Controller):
 
     def _begin(self, iterator: Any, *others: Any, **kwargs: Any) -> Any:
         """The steps of one execution on the next batches of a pipeline: the first ones, unless their sizes differ."""
+        self._forget_compiled_before()
         spec, result = iterator.element_spec, None
         opened = have_open_sizes(spec)
         for k in range(steps_of(self.model)):

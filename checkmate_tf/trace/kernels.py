@@ -46,7 +46,8 @@ def folded_of(program: Program) -> list[int]:
         elif op.inputs and not is_stateful(op) and all(t.op in known for t in op.inputs):
             known.add(op)
             made.append(op)
-    read = [t for op in made for t in op.outputs if any(reader not in known for reader in t.consumers())]
+    others = set(program.step.operations) - known
+    read = [t for op in made for t in op.outputs if not others.isdisjoint(t.consumers())]
     return [size for t in read if (size := program.static.bytes_of(t) or 0) >= _LEAST_CONSTANT]
 
 

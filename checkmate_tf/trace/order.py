@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
 from ..errors import TraceError
+from ..graph import after_all_below
 from .ops import ELEMENTWISE, SUMS, inputs_of, is_source, is_stateful, view_of, writes_resource
 
-__all__ = ["early_updates", "followers_of", "in_order_of", "is_gradient", "needed_operations", "topological"]
+__all__ = [
+    "early_updates",
+    "followers_of",
+    "in_order_of",
+    "is_gradient",
+    "needed_operations",
+    "topological",
+    "waits_of",
+]
 
 
 def needed_operations(graph: tf.Graph, outputs: list[tf.Tensor]) -> list[tf.Operation]:
@@ -191,6 +200,40 @@ def followers_of(
             for k in (writers | read.get(handle, set())) - {writer}:
                 followers[min(k, writer)].add(max(k, writer))
     return followers, behind
+
+
+def waits_of(
+    operations: Sequence[tf.Operation],
+    node_of: Mapping[tf.Operation, int],
+    controls_of: Callable[[tf.Operation], Sequence[tf.Operation]],
+    shapes: Mapping[tf.Operation | None, list[tf.Operation]],
+    inputs: Sequence[Sequence[int]],
+    last: Iterable[int],
+) -> list[set[int]]:
+    """For each node, those that come before it in any order, though it does not read them.
+
+    Shape operations run with the node that made them ready, so all that they read comes before that.
+
+    Parameters
+    ----------
+    operations, node_of, controls_of
+        As `followers_of` takes them.
+    shapes : mapping from operation to its shape operations
+        By what makes them ready; None: nothing has to.
+    inputs : sequence of n sequences of int
+        What each node reads.
+    last : iterable of int
+        Nodes that come after all nodes below them.
+    """
+    waits = [set(row) for row in after_all_below(last, len(inputs))]
+    followers, behind = followers_of(operations, node_of, controls_of)
+    for k, later in enumerate(followers):
+        for node in later:
+            waits[node].add(k)
+    for op, ready in shapes.items():
+        node = 0 if op is None else node_of[op]
+        waits[node].update(*(behind[shape] for shape in ready))
+    return [{k for k in row if k < node} - set(inputs[node]) for node, row in enumerate(waits)]
 
 
 def in_order_of(

@@ -14,9 +14,8 @@ A step has thousands of operations, most of them tiny. Each operation is one of:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from ..allocator.workspace import NOTHING, Workspace
 from ..errors import DynamicShapeError
 from ..graph import BACKWARD, FORWARD, LOSS, Graph
 from .ops import ELEMENTWISE, SUMS, inputs_of, is_read_only, is_source, is_stateful, view_of, writes_resource
-from .order import followers_of, is_gradient
+from .order import is_gradient, waits_of
 from .sizes.learned import LEARNED
 from .sizes.shapes import PYTHON
 from .sizes.static import StaticStep
@@ -395,7 +394,7 @@ def _program(
         names=names,
         costs=np.zeros(len(names)),
         inputs=inputs,
-        waits=_waits(step, node_of, shapes, inputs, last),
+        waits=waits_of(step.operations, node_of, step.controls_of, shapes, inputs, last),
         constant_bytes=variables + given + constants,
         **columns,
     )
@@ -409,38 +408,12 @@ def _program(
     )  # fmt: skip
 
 
-def _waits(
-    step: TracedStep,
-    node_of: Mapping[tf.Operation, int],
-    shapes: Mapping[tf.Operation | None, list[tf.Operation]],
-    inputs: Sequence[Sequence[int]],
-    last: Iterable[int],
-) -> list[set[int]]:
-    """For each node, those that come before it in any order, though it does not read them.
-
-    Shape operations run with the node that made them ready, so all that they read comes before that. Nodes of `last`
-    come after all nodes below them.
-    """
-    waits: list[set[int]] = [set() for _ in inputs]
-    followers, behind = followers_of(step.operations, node_of, step.controls_of)
-    for k, later in enumerate(followers):
-        for node in later:
-            waits[node].add(k)
-    for op, ready in shapes.items():
-        node = 0 if op is None else node_of[op]
-        waits[node].update(*(behind[shape] for shape in ready))
-    for before, node in pairwise([0, *sorted(last)]):
-        waits[node].update(range(before, node))
-    return [{k for k in row if k < node} - set(inputs[node]) for node, row in enumerate(waits)]
-
-
 def _recompute_until(
     groups: list[list[tf.Operation]], classes: Mapping[tf.Operation, str]
 ) -> tuple[list[int], set[int]]:
     """First stage in which a node may no longer be computed again: 0 if it has effects, n if nothing forbids it.
 
-    Also the nodes whose assignments forbid it. They have to come after all nodes below them in any order: a stage lasts
-    as long as one of these has not been computed.
+    Also the nodes whose assignments forbid it, which have to come after all nodes below them (`after_all_below`).
 
     A small value is kept: its node's is the next stage. A node that reads variables itself (a loop over a cell) must
     not run again once one of them was assigned. A sum of three and more terms runs once: its kernel begins with an
@@ -465,9 +438,10 @@ def _recompute_until(
         for op in group:
             if is_read_only(op):
                 writers = (w for t in op.inputs if t.dtype == tf.resource for w in written.get(id(t), []))
-                later = [w for w in writers if w > k]
-                last.update(later)
-                limit = min([limit, *later])
+                assigned = min((w for w in writers if w > k), default=None)
+                if assigned is not None:
+                    last.add(assigned)
+                    limit = min(limit, assigned)
         until.append(limit)
     return until, last
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 
 import architecture
 
+ROOT = Path(__file__).parents[2]
 MOST_FILES = 12  # at the top of a room
 VALUES = "errors units graph statements paging evaluator files draw plan schedule operators report"
 
@@ -92,6 +94,57 @@ def test_the_fence_sees_late_imports_and_those_for_types(monkeypatch, tmp_path):
     (tmp_path / "a" / "two.py").write_text("def f():\n    from checkmate_tf.b import Y\n    return Y\n")
     monkeypatch.setattr(architecture, "PACKAGE", tmp_path)
     assert sorted(architecture.imports()) == [("a.one", "b"), ("a.two", "b")]
+
+
+def _names(path):
+    """What a file defines or imports at its top, or behind a condition there."""
+    found = set()
+    for node in ast.walk(ast.Module([n for n in ast.parse(path.read_text()).body if not _is_scope(n)], [])):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
+    return found | {n.name for n in ast.walk(ast.parse(path.read_text())) if _is_scope(n)}
+
+
+def _is_scope(node):
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+
+
+def _file_of(module):
+    """The file of a module of ours; None if it is of somebody else, or a folder."""
+    for folder in (ROOT, ROOT / "tests", ROOT / "docs"):
+        for path in (folder / (module.replace(".", "/") + ".py"), folder / module.replace(".", "/") / "__init__.py"):
+            if path.is_file():
+                return path
+    return None
+
+
+def _missing(text):
+    """Names that a program takes from modules of ours, late imports too, and that are not there."""
+    nodes = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ImportFrom) and not n.level and n.module]
+    for node in nodes:
+        home = _file_of(node.module)
+        if home is None:
+            continue
+        for alias in node.names:
+            if alias.name not in _names(home) and _file_of(f"{node.module}.{alias.name}") is None:
+                yield f"{node.module}.{alias.name}"
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "tests", "docs", "examples"])
+def test_what_programs_import_of_ours_is_there(folder):
+    """Many of them do so late, in processes that no test starts. Type checkers look after the package itself."""
+    missing = {str(p): found for p in (ROOT / folder).rglob("*.py") if (found := list(_missing(p.read_text())))}
+    assert not missing
+
+
+def test_what_is_not_there_is_found():
+    text = "def f():\n    from checkmate_tf.graph import Graph, Giraffe\n    from checkmate_tf import fit, solve\n"
+    assert list(_missing(text)) == ["checkmate_tf.graph.Giraffe"]
+    assert list(_missing("from benchmarks.lib import cells, sells\nfrom cases import CASES, arrays")) == [
+        "benchmarks.lib.sells", "cases.arrays",
+    ]  # fmt: skip
 
 
 def test_importing_the_package_imports_neither_tensorflow_nor_a_solver():

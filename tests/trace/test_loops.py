@@ -6,7 +6,9 @@ import keras
 import pytest
 import tensorflow as tf
 
+from checkmate_tf.errors import PlanError
 from checkmate_tf.keras.building import build_training
+from checkmate_tf.plan import evaluate, plan_from_sequence
 from checkmate_tf.trace.program import build_program
 from checkmate_tf.trace.sizes.loops import function_graph
 from checkmate_tf.trace.sizes.static import with_static_batch
@@ -169,8 +171,29 @@ def test_a_loop_is_not_recomputed_after_its_variable_is_assigned():
     loop = node.get("While", node.get("StatelessWhile"))
     assert program.graph.recompute_until[loop] == node["AssignSubVariableOp"] < len(program.graph)
     assert program.graph.recompute_until[node["AssignSubVariableOp"]] == 0
-    assign = node["AssignSubVariableOp"]
-    assert set(program.graph.inputs[assign]) | set(program.graph.waits[assign]) == set(range(assign))  # in any order
+
+
+def test_nor_in_an_order_in_which_the_assignment_comes_early():
+    w = tf.Variable(tf.ones((256, 256)))
+
+    def step(data):
+        (x,) = data
+        beside = tf.reduce_sum(tf.sin(tf.sin(x)))
+        _, h = tf.while_loop(lambda i, h: i < 3, lambda i, h: (i + 1, tf.tanh(h @ w)), (0, x), maximum_iterations=3)
+        w.assign_sub(tf.matmul(h, h, transpose_a=True))
+        return tf.exp(h) @ h, beside
+
+    traced = trace_step(step, (tf.TensorSpec([256, 256]),))
+    program = build_program(traced, _static(traced), "loop")
+    graph, node = program.graph, {op.type: k for op, k in program.node_of.items()}
+    loop, assign, sin = node.get("While", node.get("StatelessWhile")), node["AssignSubVariableOp"], node["Sin"]
+    assert sin < loop < assign
+    rest = [k for k in range(len(graph)) if k not in (loop, assign, sin)]
+    before = [k for k in rest if k < assign]
+    after = [k for k in rest if k > assign]
+    evaluate(graph, plan_from_sequence(graph, [loop, loop, *before, sin, assign, *after]))
+    with pytest.raises(PlanError):
+        evaluate(graph, plan_from_sequence(graph, [loop, assign, loop, sin, *rest]))
 
 
 def test_a_loop_within_a_loop():

@@ -308,18 +308,18 @@ class Waves(layers.Layer):
         return x + 0.01 * ops.tanh(real + imaginary)
 
 
-def fourier() -> keras.Model:
+def fourier(blocks: int = 3) -> keras.Model:
     inputs = x = keras.Input((24, 32))
-    for _ in range(3):
+    for _ in range(blocks):
         x = Waves()(layers.Dense(32)(x))
     return classifier(inputs, x)
 
 
-def _clipped(x: Any) -> Any:
+def clipped(x: Any) -> Any:
     return np.clip(x, -1.0, 1.0)
 
 
-def _tanh(x: Any) -> Any:
+def tanh_eagerly(x: Any) -> Any:
     return tf.tanh(x)  # eagerly, and its gradient is taken eagerly, too
 
 
@@ -331,7 +331,7 @@ class Foreign(layers.Layer):
         self.way, self.function = way, function
 
     def call(self, x: Any) -> Any:
-        given = x if self.function is _tanh else tf.stop_gradient(x)
+        given = x if self.function is tanh_eagerly else tf.stop_gradient(x)
         found = self.way(self.function, [given], tf.float32)
         found.set_shape(x.shape)
         return x + found
@@ -340,9 +340,9 @@ class Foreign(layers.Layer):
         return shape
 
 
-def foreign(way: Any, function: Any) -> keras.Model:
+def foreign(way: Any, function: Any, blocks: int = 3) -> keras.Model:
     inputs = x = keras.Input((24, 32))
-    for _ in range(3):
+    for _ in range(blocks):
         x = Foreign(way, function)(layers.Dense(64, activation="gelu")(x))
     return classifier(inputs, x)
 
@@ -371,9 +371,9 @@ class Picked(layers.Layer):
         return shape
 
 
-def picked(way: str) -> keras.Model:
+def picked(way: str, blocks: int = 3) -> keras.Model:
     inputs = x = keras.Input((24, 32))
-    for _ in range(3):
+    for _ in range(blocks):
         x = Picked(way)(layers.Dense(32, activation="gelu")(x))
     return classifier(inputs, x)
 
@@ -398,10 +398,10 @@ class Scanned(layers.Layer):
         return y
 
 
-def scanned() -> keras.Model:
+def scanned(blocks: int = 2, width: int = 16) -> keras.Model:
     inputs = x = keras.Input((12, 16))
-    for _ in range(2):
-        x = Scanned()(layers.Dense(16)(x))
+    for _ in range(blocks):
+        x = Scanned()(layers.Dense(width)(x))
     return classifier(inputs, x)
 
 
@@ -430,11 +430,12 @@ def convnext() -> keras.Model:
     return classifier(inputs, x)
 
 
-def masked_state() -> keras.Model:
+def masked_state(lstms: int = 1, batch: int = BATCH) -> keras.Model:
     """Recurrent layers that keep their state from batch to batch, over sentences with padding."""
-    inputs = keras.Input((20,), batch_size=BATCH, dtype="int32")
+    inputs = keras.Input((20,), batch_size=batch, dtype="int32")
     x = layers.Embedding(30, 32, mask_zero=True)(inputs)
-    x = layers.LSTM(32, return_sequences=True, stateful=True)(x)
+    for _ in range(lstms):
+        x = layers.LSTM(32, return_sequences=True, stateful=True)(x)
     x = layers.GRU(16, stateful=True)(x)
     return classifier(inputs, x)
 
@@ -459,8 +460,8 @@ KINDS = {
     "ctc": Kind("CTC", ctc, labels),
     "detector": Kind("targets in a dict", detector, targets),
     "fourier": Kind("Fourier transforms", fourier, ROWS),
-    "py_function": Kind("py_function", partial(foreign, tf.py_function, _tanh), ROWS),
-    "numpy_function": Kind("numpy_function", partial(foreign, tf.numpy_function, _clipped), ROWS),
+    "py_function": Kind("py_function", partial(foreign, tf.py_function, tanh_eagerly), ROWS),
+    "numpy_function": Kind("numpy_function", partial(foreign, tf.numpy_function, clipped), ROWS),
     "mask": Kind("boolean_mask", partial(picked, "mask"), ROWS),
     "unique": Kind("unique", partial(picked, "unique"), ROWS),
     "tensor array": Kind("TensorArray in a loop", scanned, random_arrays((12, 16)), 256),

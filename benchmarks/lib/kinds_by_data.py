@@ -92,9 +92,9 @@ def mapped(kernel: Any, x: Any) -> Any:
     return x + tf.map_fn(one, x)[:, None, :]
 
 
-def decides(way: Callable[..., Any]) -> keras.Model:
+def decides(way: Callable[..., Any], blocks: int = 3) -> keras.Model:
     inputs = x = keras.Input((24, 32))
-    for _ in range(3):
+    for _ in range(blocks):
         x = Decides(way)(layers.Dense(32, activation="gelu")(x))
     model = keras.Model(inputs, layers.Dense(4, activation="softmax")(ops.mean(x, axis=1)))
     model.compile("adam", CROSSENTROPY)
@@ -130,10 +130,10 @@ def ragged_sentences(n: int) -> tuple[Any, Any]:
     return tf.RaggedTensor.from_row_lengths(flat, lengths), rng.integers(0, 4, n)
 
 
-def features() -> keras.Model:
+def features(blocks: int = 4) -> keras.Model:
     """Few of many features are there."""
     inputs = x = keras.Input((500,), sparse=True)
-    for _ in range(4):
+    for _ in range(blocks):
         x = layers.Dense(256, activation="gelu")(x)
     model = keras.Model(inputs, layers.Dense(4, activation="softmax")(x))
     model.compile("adam", CROSSENTROPY)

@@ -110,10 +110,12 @@ def slug(name: str) -> str:
 
 def subject(name: str) -> tuple[Any, Any, int]:
     """How a model is built, its data by the number of samples, and its batch size."""
-    if name in KINDS:
-        from benchmarks.lib.kinds import KINDS as kinds
+    from benchmarks.lib.deeper_kinds import DEEPER as deeper
+    from benchmarks.lib.kinds import KINDS as kinds
 
-        return kinds[name].build, kinds[name].data, kinds[name].batch
+    if name in deeper or name in kinds:
+        kind = deeper.get(name) or kinds[name]
+        return kind.build, kind.data, kind.batch
     if name in NETWORKS:
         from benchmarks.lib.small_models import MODELS as networks
 

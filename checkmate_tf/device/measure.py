@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import itertools
 import logging
 import os
 import time
@@ -57,6 +58,7 @@ _SIGNS = (
     "Failed to call DoRnn",  # all that a recurrent layer of cuDNN says
 )
 _STEPS, _LEAST_STEPS, _SECONDS = 16, 2, 6.0
+_PROBES, _SMALL = 5, 4096  # looks at a piece of so many bytes: a pipeline may give some back at the same time
 _ALIKE_STEPS, _ALIKE = 4, 0.002  # so many steps whose peaks differ by no more than this share are enough
 _MOVING = ("Iterator", "LookupTableInsert", "LookupTableImport", "LookupTableRemove", "Queue", "Barrier")  # types begin
 
@@ -112,10 +114,27 @@ def find_device(name: str = "") -> Device:
     name = name or ("GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0")
     try:
         tf.config.experimental.get_memory_info(name)
-        measurable = True
+        measurable = not name.startswith("CPU") or _counts_small(name)
     except (ValueError, tf.errors.OpError):
         measurable = False
     return Device(name, _limit(name), measurable)
+
+
+@functools.cache
+def _counts_small(name: str) -> bool:
+    """Whether the allocator's statistics have all that it gives away.
+
+    The allocator that oneDNN brings, where no other was asked for, counts only pieces of 256 KiB and more.
+    """
+    for _ in range(_PROBES):
+        with tf.init_scope(), tf.device(f"/{name}"):
+            before = int(tf.config.experimental.get_memory_info(name)["current"])
+            small = tf.raw_ops.Empty(shape=[_SMALL], dtype=tf.uint8)
+            counted = int(tf.config.experimental.get_memory_info(name)["current"]) > before
+            del small
+        if counted:
+            return True
+    return False
 
 
 def _limit(name: str) -> int:
@@ -218,6 +237,7 @@ def fed_as_by_fit(
     ready: int = 5,
     places: Sequence[str] = (),
     shapes: Sequence[tf.TensorShape] = (),
+    others: Sequence[Sequence[NDArray[Any]]] = (),
 ) -> Callable[[], Any]:
     """A training step on new data each time, fed as `fit` feeds it.
 
@@ -239,6 +259,8 @@ def fed_as_by_fit(
         Of the inputs while the step is traced; by default those of the batch. With an open batch dimension loops take
         up to a tenth more. With a known one TensorFlow computes constants beforehand that depend on nothing else, and
         keeps them: 34 MB for the gradients of four Fourier transforms. `fit` has either.
+    others : sequence of batches, optional
+        Such inputs in other sizes, which take turns with the batch. They need `shapes` that are open.
 
     Notes
     -----
@@ -246,26 +268,33 @@ def fed_as_by_fit(
     allocator, and it would be there in every step.
     """
     if not batch or not device.is_cpu:
-        tensors = []
-        for k, array in enumerate(batch):
-            with tf.device(places[k * len(places) // len(batch)] if places else None):
-                tensors.append(tf.constant(array))
-        traced = shapes or [t.shape for t in tensors]
-        specs = [tf.TensorSpec(shape, t.dtype) for shape, t in zip(traced, tensors, strict=True)]
+        fed = [_on_devices(one, places) for one in (batch, *others)]
+        traced = shapes or [t.shape for t in fed[0]]
+        specs = [tf.TensorSpec(shape, t.dtype) for shape, t in zip(traced, fed[0], strict=True)]
         concrete = tf.function(function, autograph=False).get_concrete_function(*specs)
-        return lambda: concrete(*map(_copied, tensors))
-    arrays = tuple(batch)
-    types, known_shapes = [tf.as_dtype(a.dtype) for a in arrays], shapes or [a.shape for a in arrays]
+        in_turn = itertools.cycle(fed)
+        return lambda: concrete(*map(_copied, next(in_turn)))
+    arrays = itertools.cycle([tuple(one) for one in (batch, *others)])
+    types, known_shapes = [tf.as_dtype(a.dtype) for a in batch], shapes or [a.shape for a in batch]
 
     def copied(*tensors: tf.Tensor) -> tuple[tf.Tensor, ...]:
         known = map(tf.ensure_shape, tensors, known_shapes)
         return tuple(tf.raw_ops.DeepCopy(x=t) for t in known)
 
     data = tf.data.Dataset.range(1).repeat()
-    data = data.map(lambda _: tuple(tf.numpy_function(lambda: arrays, [], types))).map(copied)
+    data = data.map(lambda _: tuple(tf.numpy_function(lambda: next(arrays), [], types))).map(copied)
     feed = iter(data.prefetch(ready))  # where none is asked for, tf.data would put a prefetch of its own
     step = tf.function(lambda: function(*next(feed)), autograph=False).get_concrete_function()
     return lambda: step()
+
+
+def _on_devices(batch: Sequence[NDArray[Any]], places: Sequence[str]) -> list[tf.Tensor]:
+    """A batch as tensors, the part of each replica on its device."""
+    tensors = []
+    for k, array in enumerate(batch):
+        with tf.device(places[k * len(places) // len(batch)] if places else None):
+            tensors.append(tf.constant(array))
+    return tensors
 
 
 def ran_out(error: Exception) -> bool:

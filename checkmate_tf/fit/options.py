@@ -88,6 +88,9 @@ class PlanOptions:
         shapes of every round for the backward pass: a GRU's step took 1.27 to 1.55 times as long.
     enlarged : bool
         The sample has more values than came, so nothing is added to the sizes that data decides.
+    came : sequence of arrays or None
+        The batch as it came, if the sample was enlarged. Steps are measured with both in turn: with fewer values,
+        others of the allocator's free chunks fit.
     tries : int
         Most plans to measure.
 
@@ -123,6 +126,7 @@ class PlanOptions:
     shapes: Sequence[tuple[int | None, ...]] | None = None
     same_size: bool = False
     enlarged: bool = False
+    came: Sequence[Any] | None = None
     tries: int = 5
 
     def __post_init__(self) -> None:

@@ -244,7 +244,8 @@ def runnable(job: Job, plan: Plan, order: Order, told: Callable[[Copies], None] 
     if moved:
         raise NotMeasurable(f"steps read from or write to more than variables ({moved}), which cannot be undone")
     traced = program.step.inputs
-    batch = examples([program.static.tensors[id(t)] for t in traced], job.options.sample)
+    batch, came = examples([program.static.tensors[id(t)] for t in traced], job.options.sample), job.options.came
     ready = POLICY.ready_batches(job.options.prefetch)
     shapes = [] if folded_constants(program, job.budget_bytes) else [t.shape for t in traced]
-    return fed_as_by_fit(planned, batch, job.device, ready, job.places, shapes)
+    others = [came] if came is not None and shapes and len(came) == len(batch) else []
+    return fed_as_by_fit(planned, batch, job.device, ready, job.places, shapes, others)

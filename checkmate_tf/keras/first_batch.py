@@ -222,15 +222,18 @@ class AtFirstBatch(Controller):
             self.batch_size, self.plans, self.batches = size, kept, {k: self.batches[k] for k in kept}
             self.key = self.key if self.key in kept else None
             with progress_bars(self.progress) as tell:
-                sample = None
+                sample = came = None
                 if not _is_symbolic(data) and _largest(given):
-                    data = tf.nest.map_structure(lambda t: enlarged(_without_optional(t)), data)
+                    data = tf.nest.map_structure(_without_optional, data)
+                    came = sample_of(data, size) if have_ragged(data) else None
+                    data = tf.nest.map_structure(enlarged, data)
                     sample = sample_of(data, size)
-                    if have_ragged(data):
+                    if came is not None:
                         self.shapes = {**self.shapes, tuple(tf.nest.flatten(opened)): shapes_of(data)}
                 self.options = replace(
-                    self.options, progress=tell, sample=sample, enlarged=have_ragged(data), same_size=same_size
-                )
+                    self.options, progress=tell, sample=sample, enlarged=have_ragged(data), came=came,
+                    same_size=same_size,
+                )  # fmt: skip
                 self.plan(opened, traced, told=True)
                 self.options = replace(self.options, same_size=False)  # what is traced later tells no size
         except BaseException as error:

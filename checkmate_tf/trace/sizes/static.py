@@ -6,7 +6,7 @@ scratch graph. From these, TensorFlow's shape functions conclude all other shape
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -47,6 +47,8 @@ class StaticStep:
         Bytes that variants hold: tensor lists and optionals. One that is missing has an unknown size.
     elements : dict from id(traced tensor) to what a list's elements look like, where it is known
     passed_on : dict from a traced loop to those of its outputs that are lists of what a given list holds
+    given_back : set of id(traced tensor)
+        Outputs of loops that are what the loop was given, and that nobody reads. They take nothing.
     bounded : bool
         Data decides some sizes, which are taken at their largest here. Then what shapes decide is no value of a step.
     seen : bool
@@ -59,11 +61,14 @@ class StaticStep:
     list_bytes: Mapping[int, int]
     elements: Mapping[int, tf.TensorSpec] = field(default_factory=dict)
     passed_on: Mapping[tf.Operation, set[int]] = field(default_factory=dict)
+    given_back: Set[int] = frozenset()
     bounded: bool = False
     seen: bool = False
 
     def bytes_of(self, t: tf.Tensor) -> int | None:
         """Bytes of a traced tensor for the static batch; None if they cannot be known."""
+        if id(t) in self.given_back:
+            return 0
         return bytes_of(t, self.tensors, self.list_bytes)
 
 
@@ -139,9 +144,10 @@ def _emitted(
             if op not in emitter.operations:
                 emitter.emit(op)
     variants, passed_on = emitter.variants, emitter.passed_on
+    given_back = emitter.given_back - {id(t) for t in step.outputs}
     return StaticStep(
-        graph, emitter.operations, emitter.tensors, variants.list_bytes, variants.elements, passed_on, bounded,
-        seen is not None,
+        graph, emitter.operations, emitter.tensors, variants.list_bytes, variants.elements, passed_on, given_back,
+        bounded, seen is not None,
     )  # fmt: skip
 
 
@@ -159,7 +165,7 @@ class _Emitter:
         Values that shapes alone decide.
     variants : Variants
         What lists and optionals hold.
-    passed_on
+    passed_on, given_back
         As `StaticStep`.
     bound : bool
         A size that data decides is taken at its largest.
@@ -175,6 +181,7 @@ class _Emitter:
     bound: bool = False
     seen: Seen | None = None
     passed_on: dict[tf.Operation, set[int]] = field(default_factory=dict)
+    given_back: set[int] = field(default_factory=set)
 
     def place(self, t: tf.Tensor, copy: tf.Tensor) -> None:
         self.tensors[id(t)] = copy
@@ -315,6 +322,9 @@ class _Emitter:
         last_read = [max((created.get(reader, 0) for reader in t.consumers()), default=-1) for t in op.outputs]
         sizes, passed_on = list_sizes(body, inner.variants.bytes_of, iterations, last_read)
         self.passed_on[op] = passed_on
+        for given, t, result in zip(body.inputs, body.outputs, op.outputs, strict=True):
+            if root_of(t) is given and not result.consumers():
+                self.given_back.add(id(result))
         pushes = [pushes_back(t) for t in body.outputs]
         attribute = attr_value_pb2.AttrValue()
         results = zip(inputs_of(op), body.outputs, left, op.outputs, sizes, pushes, strict=True)

@@ -16,9 +16,8 @@ from benchmarks.lib.kinds import (
     KINDS,
     ROWS,
     Kind,
-    clipped,
-    tanh_eagerly,
     classifier,
+    clipped,
     foreign,
     fourier,
     masked_state,
@@ -26,6 +25,7 @@ from benchmarks.lib.kinds import (
     picked,
     random_arrays,
     scanned,
+    tanh_eagerly,
 )
 from benchmarks.lib.kinds_by_data import decides, features, few, looped, mapped, ranged, repeated, routed, shortened
 

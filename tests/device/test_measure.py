@@ -1,6 +1,9 @@
 """Measuring a plan feeds it as `fit` does and leaves no trace: every variable is as it was, and where it was."""
 
 import gc
+import os
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 
@@ -138,6 +141,30 @@ def test_the_limit_of_the_cpu(monkeypatch, limit, expected):
     device = find_device()
     assert device.name == "CPU:0" and device.measurable
     assert device.limit_bytes == expected if expected else device.limit_bytes > 10**8
+
+
+def test_an_allocator_that_counts_large_pieces_alone_is_not_measured(monkeypatch):
+    """As oneDNN's does, where no other was asked for."""
+    code = (
+        "import tensorflow as tf\nfrom checkmate_tf.device.measure import find_device\n"
+        "print(tf.config.experimental.get_memory_info('CPU:0'), find_device().measurable)"
+    )
+    for asked, found in (("true", "True"), ("false", "False")):
+        environment = {**os.environ, "TF_CPU_ALLOCATOR_USE_BFC": asked, "TF_ENABLE_ONEDNN_OPTS": "1"}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+        )
+        if "stats not available" in done.stderr:  # a processor for which oneDNN is off
+            continue
+        assert done.stdout.split()[-1] == found
+
+
+@pytest.mark.parametrize("device", ["CPU:0", "GPU:0"])
+def test_batches_of_several_sizes_take_turns(device):
+    batch, other = [np.ones([4], np.float32)], [np.ones([3], np.float32)]
+    shapes = [tf.TensorShape([None])]
+    run = fed_as_by_fit(tf.reduce_sum, batch, Device(device, 10**9, measurable=False), shapes=shapes, others=[other])
+    assert [float(run()) for _ in range(4)] == [4.0, 3.0] * 2
 
 
 def test_measurements_are_fed_as_by_fit():

@@ -122,6 +122,23 @@ def test_an_accumulator_of_a_tensor_that_is_kept_anyway_is_free():
     assert _list_bytes(traced, _static(traced)) == [STEPS * BATCH * FEATURES * 4]
 
 
+@pytest.mark.parametrize("read", [False, True])
+def test_what_a_loop_gives_back_takes_nothing_if_nobody_reads_it(read):
+    """Loops return their constants, too."""
+
+    def step(x):
+        body = lambda i, h, c: (i + 1, tf.tanh(h + c), c)  # noqa: E731
+        _, h, c = tf.while_loop(lambda i, h, c: i < 3, body, (0, tf.sin(x), tf.cos(x)), maximum_iterations=3)
+        return tf.reduce_sum(h), tf.reduce_max(c) if read else 0.0
+
+    traced = trace_step(step, tf.TensorSpec([None, FEATURES]))
+    static = _static(traced)
+    loop = next(op for op in traced.operations if "While" in op.type)
+    h, c = (t for t in loop.outputs if t.dtype == tf.float32)
+    whole = BATCH * FEATURES * 4
+    assert [static.bytes_of(t) for t in (h, c)] == [whole, whole if read else 0]
+
+
 def test_nothing_is_kept_without_a_gradient():
     traced = trace_step(lambda data: _loop(data, lambda i, h: tf.tanh(h), False)[1], tf.TensorSpec([None, 6, FEATURES]))
     assert _list_bytes(traced, _static(traced)) == []

@@ -60,6 +60,7 @@ _SIGNS = (
 _STEPS, _LEAST_STEPS, _SECONDS = 16, 2, 6.0
 _PROBES, _SMALL = 5, 4096  # looks at a piece of so many bytes: a pipeline may give some back at the same time
 _ALIKE_STEPS, _ALIKE = 4, 0.002  # so many steps whose peaks differ by no more than this share are enough
+_APART = 2  # times what the first half of the steps differ by: what later ones are not expected to exceed
 _MOVING = ("Iterator", "LookupTableInsert", "LookupTableImport", "LookupTableRemove", "Queue", "Barrier")  # types begin
 
 
@@ -333,7 +334,11 @@ def _copied(t: tf.Tensor) -> tf.Tensor:
 
 
 def measure_peak(
-    device: Device, step: Callable[[], Any], variables: Sequence[tf.Variable], most_bytes: int | None = None
+    device: Device,
+    step: Callable[[], Any],
+    variables: Sequence[tf.Variable],
+    most_bytes: int | None = None,
+    budget_bytes: int | None = None,
 ) -> tuple[Peak | None, str]:
     """Measure the most bytes allocated on the device while `step` runs, with everything else that lives there.
 
@@ -349,6 +354,8 @@ def measure_peak(
         Everything that the step may assign. Held in host memory meanwhile.
     most_bytes : int, optional
         A plan that takes more is of no use, by however much. Measuring ends after a few steps if one took more.
+    budget_bytes : int, optional
+        What the peak is compared with. Measuring ends after half of the steps if it is far enough below.
 
     Returns
     -------
@@ -362,7 +369,10 @@ def measure_peak(
             while len(peaks) < _LEAST_STEPS or (len(peaks) < _STEPS and sum(seconds) < _SECONDS):
                 if most_bytes is not None and len(peaks) >= _LEAST_STEPS and max(peaks) > most_bytes:
                     break
-                if len(peaks) >= _ALIKE_STEPS and max(peaks) - min(peaks) <= _ALIKE * max(peaks):
+                apart = max(peaks, default=0) - min(peaks, default=0)
+                if len(peaks) >= _ALIKE_STEPS and apart <= _ALIKE * max(peaks):
+                    break
+                if budget_bytes and len(peaks) >= _STEPS // 2 and max(peaks) + _APART * apart <= budget_bytes:
                     break
                 tf.config.experimental.reset_memory_stats(device.name)
                 begun = time.perf_counter()

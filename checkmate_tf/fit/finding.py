@@ -10,6 +10,7 @@ Where there is no model of the allocator, a target is what the solver is asked f
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -22,7 +23,11 @@ from ..errors import InfeasibleBudgetError
 from ..graph import Graph
 from ..plan import plan_from_sequence
 from ..schedule import Schedule, keep_all
+from ..strategies.ordering.links import links
+from ..strategies.search.arrays import flatten
+from ..strategies.search.exchange import turned
 from ..strategies.search.minimum_budget import proven_minimum
+from ..strategies.search.refill import refill
 from ..strategies.search.variants import variants
 from .job import Job, Ledger
 from .options import PlanOptions
@@ -40,6 +45,9 @@ _WORK = 25_000  # nodes times budgets: larger graphs are varied for fewer budget
 _FEWEST = 8  # budgets
 _NEAR = 0.015  # of a schedule's bytes: a solved one as near as that is not worth solving again
 _SOLVES = 3  # for each question, at most
+_REFILLED, _REFILLING = 3, 0.5  # schedules that are placed again with changes, and seconds for each
+_PACKED = 1.08  # times a target: what takes more is not turned round until it fits
+_CHEAPER = 2e-3  # of the cost: what a schedule has to save to be worth that
 _LOST = 1.05  # times what is asked for: what a step takes that finds no room
 _GRAIN = 400  # parts of the budget: targets are multiples of one, so that the cache knows them again
 
@@ -96,6 +104,8 @@ class Finder:
     def _find(self, memory: Memory, target: int, strict: bool) -> Found:
         if strict or not self.solved:
             self._solve_for(memory, target)
+            self._pack(memory, target)
+            self._refill(memory, target)
         known = self._cheapest(memory, target, strict)
         if known is not None:
             return self._found(memory, known, strict)
@@ -126,6 +136,42 @@ class Finder:
                 asked = min(asked, self._schedule(least).peak_bytes) * target // max(target, _taken(least.placed))
             if not self._solve(memory, asked):
                 return
+
+    def _pack(self, memory: Memory, target: int) -> None:
+        """Turn parts of schedules round that would be cheaper and nearly fit, as long as they take no more."""
+        if self.job.options.strategy != SEARCHED or self.job.options.order != "free":
+            return
+        least = min((known.cost for known in self._fitting(target)), default=np.inf)
+        near = [k for k in self.known.values() if k.cost < (1 - _CHEAPER) * least and _taken(k.placed) > target]
+        near = [k for k in near if _taken(k.placed) <= _PACKED * target]
+        problem, before_after = flatten(self.graph), links(self.graph)
+        with self.ledger.timed("solve"):
+            for known in sorted(near, key=lambda k: k.cost)[:_REFILLED]:
+                sequence, taken = known.sequence, _taken(known.placed)
+                until, seed = time.perf_counter() + _REFILLING, self.job.options.seed
+                while taken > target and time.perf_counter() < until:
+                    seed += 1
+                    other = turned(problem, before_after, sequence, seed)
+                    placed = memory.placed(other)
+                    if _taken(placed) <= taken:
+                        sequence, taken = other, _taken(placed)
+                if taken <= target:
+                    self._add(memory, known.solved, sequence)
+                    return
+
+    def _refill(self, memory: Memory, target: int) -> None:
+        """Keep what the cheapest schedules that fit have room for, as the allocator places it."""
+        if self.job.options.strategy != SEARCHED:
+            return
+
+        def fits(sequence: NDArray[np.int64]) -> bool:
+            placed = memory.placed(sequence)
+            return placed.peak_bytes <= target and not placed.out_of_memory
+
+        with self.ledger.timed("solve"):
+            for known in self._fitting(target)[:_REFILLED]:
+                sequence = refill(self.graph, known.sequence, fits, _REFILLING)
+                self._add(memory, known.solved, sequence)
 
     def _first_target(self, plain: _Known, target: int) -> int:
         """Bytes to solve for at first: as if the allocator lost as large a share as it does of the plain step."""
@@ -180,8 +226,7 @@ class Finder:
 
     def _cheapest(self, memory: Memory, target: int, strict: bool) -> _Known | None:
         """The cheapest schedule known that fits; None if none does."""
-        fitting = [k for k in self.known.values() if k.placed.peak_bytes <= target and not k.placed.out_of_memory]
-        fitting.sort(key=lambda k: (k.cost, k.placed.peak_bytes))
+        fitting = self._fitting(target)
         if strict or not fitting:
             return fitting[0] if fitting else None
         front, lowest = list[_Known](), target + 1
@@ -197,6 +242,11 @@ class Finder:
             else:
                 low = middle + 1
         return front[low] if low < len(front) else None
+
+    def _fitting(self, target: int) -> list[_Known]:
+        """Schedules that fit in strict order, the cheapest first."""
+        fitting = [k for k in self.known.values() if k.placed.peak_bytes <= target and not k.placed.out_of_memory]
+        return sorted(fitting, key=lambda k: (k.cost, k.placed.peak_bytes))
 
     def _fits_loosely(self, memory: Memory, known: _Known, target: int) -> bool:
         placed = self._loosely(memory, known)

@@ -162,7 +162,7 @@ def _attempt(job: Job, ledger: Ledger, action: Measure, number: int) -> Attempt:
     with ledger.timed("emit and measure"):
         text = f"predicted {format_bytes(schedule.peak_bytes)}"
         options.tell("measure", min(number, options.tries), options.tries, text)
-        peak = measure(job, schedule.plan, action.order, job.limits.most_bytes if action.needless else None)
+        peak = measure(job, schedule.plan, action.order, action.needless)
     overhead = job.subject.overhead(schedule)
     log.info(
         "%s order: %s of values, %s placed, %s measured, overhead %.1f%%",
@@ -186,13 +186,13 @@ def _attempt(job: Job, ledger: Ledger, action: Measure, number: int) -> Attempt:
     return attempt
 
 
-def measure(job: Job, plan: Plan, order: Order, most_bytes: int | None) -> Peak | None:
+def measure(job: Job, plan: Plan, order: Order, needless: bool) -> Peak | None:
     """The allocator's peak over steps of a plan; None if it ran out of memory.
 
     Parameters
     ----------
-    most_bytes : int, optional
-        A plan that takes more is of no use, by however much. Measuring ends after a few steps if one took more.
+    needless : bool
+        As in `Measure`.
 
     Raises
     ------
@@ -204,7 +204,9 @@ def measure(job: Job, plan: Plan, order: Order, most_bytes: int | None) -> Peak 
     program, device, xla = job.subject.program, job.device, job.options.jit_compile
     step = runnable(job, plan, order)
     try:
-        peak, reason = measure_peak(device, step, captured_variables(program.step.captures), most_bytes)
+        most = job.limits.most_bytes
+        variables = captured_variables(program.step.captures)
+        peak, reason = measure_peak(device, step, variables, most if needless else None, most)
     except tf.errors.OpError as error:
         why = str(error.message).strip().splitlines()[0][:300]
         if xla and isinstance(error, (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)):

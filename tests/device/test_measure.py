@@ -88,10 +88,14 @@ def test_a_value_that_cannot_be_written_in_place_is_put_back(monkeypatch, error)
 
 
 @pytest.mark.parametrize(
-    ("more", "most_bytes", "steps"),
-    [(1000, None, 17), (1000, 10**9, 17), (1000, 5000, 3), (0, None, 5), (0, 10**9, 5), (0, 5000, 3), (15, None, 5)],
-)
-def test_no_more_steps_once_some_took_more_than_will_do_or_all_are_alike(more, most_bytes, steps):
+    ("more", "most_bytes", "budget_bytes", "steps"),
+    [
+        (1000, None, None, 17), (1000, 10**9, None, 17), (1000, 5000, None, 3), (0, None, None, 5),
+        (0, 10**9, None, 5), (0, 5000, None, 3), (15, None, None, 5),
+        (1000, None, 123_000, 9), (1000, None, 122_999, 17), (0, None, 123_000, 5), (1000, 5000, 123_000, 3),
+    ],
+)  # fmt: skip
+def test_no_more_steps_once_it_is_clear_what_they_take(more, most_bytes, budget_bytes, steps):
     """Each step takes so many bytes more than the one before."""
     variable = tf.Variable(tf.ones([1000]))
     ran = []
@@ -102,7 +106,7 @@ def test_no_more_steps_once_some_took_more_than_will_do_or_all_are_alike(more, m
 
     captures = tf.function(lambda: variable.assign(variable)).get_concrete_function().graph.captures
     device = SimpleNamespace(name="CPU:0", peak_bytes=lambda: 100_000 + more * len(ran))
-    peak, _ = measure_peak(device, step, captured_variables(captures), most_bytes)
+    peak, _ = measure_peak(device, step, captured_variables(captures), most_bytes, budget_bytes)
     assert len(ran) == steps
     assert peak.bytes == 100_000 + more * steps
 

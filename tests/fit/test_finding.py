@@ -22,7 +22,7 @@ from checkmate_tf.plan import evaluate, plan_from_sequence
 from checkmate_tf.schedule import keep_all
 
 LIMIT = 1 << 34
-GRAPHS = {"transformer": transformer(2), "unet": unet(2), "resnet": resnet(4)}
+GRAPHS = {"transformer": transformer(2), "unet": unet(2), "resnet": resnet(8)}
 MEMORIES = {name: memory_of(graph, LIMIT) for name, graph in GRAPHS.items()}
 PLAIN = {name: MEMORIES[name].placed(keep_all(graph).sequence).peak_bytes for name, graph in GRAPHS.items()}
 
@@ -71,11 +71,11 @@ def test_no_solver_is_asked_where_the_plain_step_fits(name, strict, asked):
 
 @pytest.mark.parametrize("share", [0.5, 0.6, 0.7, 0.8, 0.9, 0.97])
 @pytest.mark.parametrize("name", GRAPHS)
-def test_the_solver_is_asked_at_most_twice_for_a_question(name, share, asked):
+def test_the_solver_is_asked_at_most_three_times_for_a_question(name, share, asked):
     finder = finder_of(name)
     target = int(share * PLAIN[name])
     first = finder.find(target, strict=True)
-    assert 1 <= len(asked) <= 2 and len(set(asked)) == len(asked)
+    assert 1 <= len(asked) <= 3 and len(set(asked)) == len(asked)
     del asked[:]
     again = finder.find(target, strict=True)
     assert len(asked) <= 2

@@ -53,7 +53,7 @@ def measured(monkeypatch, *extra):
     """Let the device measure what is predicted and so many bytes more; the last goes on."""
     left = list(extra)
 
-    def measure(job, plan, order, most_bytes):
+    def measure(job, plan, order, needless):
         peak = evaluate(job.subject.graph, plan).peak_bytes + (left.pop(0) if len(left) > 1 else left[0])
         return Peak(peak, peak, 1.0)
 

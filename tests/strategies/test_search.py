@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from checkmate_tf.graph import BACKWARD, Graph
 from checkmate_tf.plan import evaluate, plan_from_sequence
 from checkmate_tf.schedule import Schedule
+from checkmate_tf.strategies.ordering.links import links
 from checkmate_tf.strategies.search.arrays import flatten, last_needs, pinned_bytes
+from checkmate_tf.strategies.search.exchange import exchange
 from checkmate_tf.strategies.search.keep_where_room import keep_where_room
 from checkmate_tf.strategies.search.search import _ALPHAS, KeepSet, _Walk, search
 from checkmate_tf.strategies.search.simulate import buffers, simulate
@@ -194,3 +196,37 @@ def test_it_comes_back_when_no_other_exponent_fits(monkeypatch):
     for _ in walk.run(list):
         if refused:
             return
+
+
+@settings(max_examples=80, deadline=None)
+@given(random_graphs(9), st.floats(0.3, 1.0), st.sampled_from([0.0, 0.5]), st.integers(0, 100))
+def test_exchanges_keep_to_the_budget_and_cost_no_more(graph, share, turns, seed):
+    budget = graph.constant_bytes + int(share * (peak(graph) - graph.constant_bytes))
+    sequence, stage = play(graph, budget - graph.constant_bytes)
+    if stage < len(graph) or evaluate(graph, plan_from_sequence(graph, sequence)).peak_bytes > budget:
+        return
+    heat = 0.1 * graph.base_cost + 1e-9
+    room = budget - graph.constant_bytes
+    found = exchange(flatten(graph), links(graph), turns, room, sequence, 200, heat, 0.01 * heat, seed)
+    measured = evaluate(graph, plan_from_sequence(graph, found))
+    assert measured.peak_bytes <= budget
+    assert measured.cost <= graph.costs[sequence].sum() + 1e-9
+    if not turns:
+        first = list(dict.fromkeys(found.tolist()))
+        assert first == list(dict.fromkeys(sequence.tolist()))
+
+
+def test_exchanges_make_plain_simulations_better_but_no_better_than_the_best():
+    rng, better = np.random.default_rng(5), 0
+    for _ in range(30):
+        graph = random_training(rng)
+        for budget in range(peak(graph) - 1, 0, -1):
+            sequence, stage = play(graph, budget - graph.constant_bytes)
+            if stage < len(graph):
+                break
+            args = (flatten(graph), links(graph), 0.0, budget - graph.constant_bytes, sequence)
+            found = exchange(*args, 2000, 0.1 * graph.base_cost, 0.001 * graph.base_cost, 0)
+            least, cost = least_cost(graph, budget), graph.costs[found].sum()
+            assert least - 1e-9 <= cost <= graph.costs[sequence].sum() + 1e-9
+            better += cost < graph.costs[sequence].sum() - 1e-9
+    assert better

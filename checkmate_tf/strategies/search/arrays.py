@@ -42,6 +42,7 @@ class Problem(NamedTuple):
     users: NDArray[np.int64]
     sizes: NDArray[np.int64]
     needs: NDArray[np.int64]
+    held: NDArray[np.int64]
     costs: NDArray[np.float64]
     again: NDArray[np.float64]
     hosted: NDArray[np.bool_]
@@ -107,6 +108,7 @@ def flatten(
         *ragged(graph.users),
         sizes,
         np.array(sizes + graph.workspace),
+        np.array(graph.held),
         np.array(graph.costs),
         np.array(graph.costs if host is None else np.where(host.values, host.costs, graph.costs)),
         np.zeros(n, np.bool_) if host is None else np.array(host.values, np.bool_),

@@ -2,6 +2,9 @@
 
 The simulation counts a value until it is evicted. In the plan it already dies at its last use. The memory in between is
 free, and so is what other changes leave. It is used here, on the exact memory profile of the sequence.
+
+What is kept needs room until it would have been computed again. But its inputs, and what they were computed from, need
+not be in memory for that any more. So where there is not enough room beside them, the profile without them decides.
 """
 
 from __future__ import annotations
@@ -12,13 +15,15 @@ from numpy.typing import NDArray
 from ...numba_jit import numba_jit
 from .arrays import Problem
 
-__all__ = ["keep_where_room"]
+__all__ = ["keep_where_room", "profile"]
 
 _MOST_STEPS = 100_000_000  # a tenth of a second or two: only sequences of ten thousand and more come there
+_STEPS = 30  # for each position of a profile
+_MOST_PROFILES = 20_000_000  # steps for profiles of what there is no room for at first
 
 
 @numba_jit
-def _profile(
+def profile(
     problem: Problem,
     sequence: NDArray[np.int64],
     memory: NDArray[np.int64],
@@ -61,9 +66,19 @@ def _profile(
         change[min(last_use[q], length) + 1] -= sizes[result[q]]
     live = 0
     for q in range(length):
+        k = result[q]
         live += change[q]
-        fetched = problem.hosted[result[q]] and previous[q] >= 0
-        memory[q] = live + (0 if fetched else needs[result[q]] - sizes[result[q]])
+        copy[k] = q
+        memory[q] = live
+        if problem.hosted[k] and previous[q] >= 0:
+            continue
+        memory[q] += needs[k] - sizes[k]
+        if problem.held[k] > 0:  # unless what it alone reads ends here
+            for e in range(ptr[k], ptr[k + 1]):
+                i = inputs[e]
+                if problem.user_ptr[i + 1] - problem.user_ptr[i] == 1 and last_use[copy[i]] > q:
+                    memory[q] += problem.held[k]
+                    break
     return result
 
 
@@ -81,17 +96,19 @@ def keep_where_room(problem: Problem, budget: int, sequence: NDArray[np.int64]) 
     Notes
     -----
     Recomputations are tried once each, the dearest first; every success costs a new profile, O(length + edges), and
-    begins again. Long sequences with much room are left as they are after `_MOST_STEPS`.
+    begins again. Long sequences with much room are left as they are after `_MOST_STEPS`. Those that there is no room
+    for at first cost a profile each, in short sequences.
     """
     memory = np.zeros(sequence.shape[0], dtype=np.int64)
     last_use = np.zeros(sequence.shape[0], dtype=np.int64)
     previous = np.zeros(sequence.shape[0], dtype=np.int64)
-    sequence = _profile(problem, sequence, memory, last_use, previous)
-    again, steps = True, 0
+    sequence = profile(problem, sequence, memory, last_use, previous)
+    others = np.zeros((3, sequence.shape[0]), dtype=np.int64)
+    again, steps, profiles = True, 0, 0
     while again and steps < _MOST_STEPS:
         again = False
         length = sequence.shape[0]
-        steps += 30 * length  # the profile and the sorting
+        steps += _STEPS * length  # the profile and the sorting
         price = np.zeros(length)
         for q in range(length):
             price[q] = -problem.again[sequence[q]] if previous[q] >= 0 else 1.0
@@ -105,9 +122,13 @@ def keep_where_room(problem: Problem, budget: int, sequence: NDArray[np.int64]) 
                 if memory[r] + size > budget:
                     fits = False
                     break
+            rest = np.concatenate((sequence[:q], sequence[q + 1 :]))
+            if not fits and profiles < _MOST_PROFILES:
+                profiles += _STEPS * length
+                shorter = profile(problem, rest, others[0], others[1], others[2])
+                fits = others[0, : shorter.shape[0]].max() <= budget
             if fits:
-                rest = np.concatenate((sequence[:q], sequence[q + 1 :]))
-                sequence = _profile(problem, rest, memory, last_use, previous)
+                sequence = profile(problem, rest, memory, last_use, previous)
                 again = True
                 break
     return sequence

@@ -8,8 +8,9 @@ With a free order, some rounds change the order of first computations, too (`reo
 where they gain nothing. So does the walk to a first schedule that fits. A walk begins in the graph's order, which is a
 good one for a training step (most moves away from it cost more), or in another that it is given.
 
-What it does badly: nodes are recomputed at most once a stage, in the order of the graph. Very small budgets (below
-about a quarter of the plain peak) want recursive schedules, which weights express only indirectly.
+What weights do badly: nodes are recomputed at most once a stage, in the order of the graph. Very small budgets (below
+about a quarter of the plain peak) want recursive schedules, which weights express only indirectly. So half of the time
+is for the best sequence itself: some recomputations are exchanged for others (`exchange`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from numpy.typing import NDArray
 from ...graph import BACKWARD, Graph
 from ..ordering.links import links
 from .arrays import Hosted, Problem, copy, flatten, place
-from .keep_where_room import keep_where_room
+from .exchange import exchange
+from .keep_where_room import keep_where_room, profile
 from .simulate import anneal, buffers, repair, simulate
 
 __all__ = ["KeepSet", "search"]
@@ -41,6 +43,8 @@ _BIASES = (-1e3, 0.0)
 _PHASES = 6
 _REORDER = 0.3  # of the steps of a round that changes the order, too
 _OFTEN, _SELDOM = 2, 16  # rounds from one that changes the order to the next: after a success, and after many failures
+_TURNS = (0.1, 0.5)  # of exchanges: shares that move the order, in turn by chance
+_NEAR = 1.4  # times the best: what is worth a look at what there is room for
 _HEATS = (0.05, 0.02, 0.005, 0.001)  # of the cost
 
 
@@ -121,6 +125,8 @@ class _Walk:
         self.random = np.random.default_rng(seed)
         self.best = np.inf
         self.rate = min(2000.0, 1e6 / max(len(graph), 1))  # simulations a second, measured as it goes
+        self.kept: NDArray[np.int64] | None = None  # the best sequence
+        self.moves = 2000.0  # exchanges a second, measured as it goes
         self.scratch = buffers(len(graph))
         self.evictions = np.zeros(len(graph), dtype=np.int64)
         source = room / 1000
@@ -183,10 +189,29 @@ class _Walk:
     def _offer(self, sequence: NDArray[np.int64]) -> NDArray[np.int64] | None:
         better = keep_where_room(self.problem, self.room, sequence)
         extra = float((np.bincount(better, minlength=len(self.graph)) - 1) @ self.problem.again)
-        if extra < self.best * (1 - 1e-12):
-            self.best = extra
+        if extra < self.best * (1 - 1e-12) and self._fits(better):
+            self.best, self.kept = extra, better
             return better
         return None
+
+    def _fits(self, sequence: NDArray[np.int64]) -> bool:
+        """Whether it fits with the memory that is not taken over (`Graph.held`), which simulations do not count."""
+        memory, last_use, previous = np.zeros((3, len(sequence)), np.int64)
+        profile(self.problem, sequence, memory, last_use, previous)
+        return bool(memory.max() <= self.room)
+
+    def _exchanged(self, seconds: float) -> NDArray[np.int64] | None:
+        """The best sequence with other recomputations, if that is better."""
+        if self.kept is None or self.problem.hosted.any():
+            return None
+        count, heat = max(_FEWEST, int(self.moves * seconds)), float(self.random.choice(_HEATS[1:]))
+        hot, cold = heat * self.graph.base_cost, heat * self.graph.base_cost * 1e-2
+        clock = time.perf_counter()
+        share = float(self.random.choice(_TURNS)) if self.free else 0.0
+        seed = int(self.random.integers(2**31))
+        found = exchange(self.problem, self.links, share, self.room, self.kept, count, hot, cold, seed)
+        self.moves = count / max(time.perf_counter() - clock, 1e-6)
+        return self._offer(found)
 
     def _phased(self, state: _State) -> _State:
         """The same walk with a row of weights for the forward pass and for each part of the backward pass."""
@@ -218,9 +243,11 @@ class _Walk:
                 state.bias, self.movable, state.extra, best, begin, end, count, int(self.random.integers(2**31)),
                 self.scratch, self.sequence, self.found, best_weights, best_order,
             )  # fmt: skip
-            self._timed(count / max(time.perf_counter() - clock, 1e-6))
+            spent = max(time.perf_counter() - clock, 1e-6)
+            self._timed(count / spent)
             done += count
-            yield self._offer(self.found[:length]) if length > 0 and best < 1.02 * self.best else None
+            yield self._offer(self.found[:length]) if length > 0 and best < _NEAR * self.best else None
+            yield self._exchanged(spent)
         state.weights, state.order, state.extra = best_weights, best_order, best
 
     # -- the course of a search ------------------------------------------------------------------------------------

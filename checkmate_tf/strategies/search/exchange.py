@@ -1,0 +1,224 @@
+"""Improves a schedule by exchanges: one recomputation goes, and others come where memory is short for that.
+
+The eviction search knows a schedule by weights, and computes a value again at most once a stage. Here the sequence
+itself is changed, and its exact memory profile is computed each time. A move drops a random recomputation. Where that
+takes too much memory, a value that nothing reads there is dropped until its next use, and computed again right before.
+Moves that cost more are accepted with a probability that falls (simulated annealing). In a free order other moves
+turn a part of the sequence round, which costs nothing, and may give room.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...numba_jit import numba_jit
+from ..ordering.links import Links
+from .arrays import Problem
+from .keep_where_room import profile
+
+__all__ = ["exchange", "turned"]
+
+_EJECTIONS = 6  # values that are dropped for one that is kept, at most
+_LOOKS = 3  # values to choose from: the one of least cost for its bytes is taken
+_CHAIN = 8  # values that are computed again for one, at most
+_LONGEST = 400  # places that are turned round, at most
+
+Integers = NDArray[np.int64]
+
+
+@numba_jit
+def exchange(
+    problem: Problem,
+    links: Links,
+    turns: float,
+    budget: int,
+    sequence: Integers,
+    steps: int,
+    hot: float,
+    cold: float,
+    seed: int,
+) -> Integers:
+    """A sequence that costs at most as much, within the same budget.
+
+    Parameters
+    ----------
+    links : Links
+        What comes before and after each node in any order.
+    turns : float
+        Share of the moves that change the order; 0 to keep that of first computations.
+    budget : int
+        Bytes, constants left out; the sequence must fit.
+    sequence : (length,) int
+        Recomputations are legal, and remain so.
+    steps : int
+        Moves to try, O(length + edges) each.
+    hot, cold : float
+        The first and the last temperature, in units of cost.
+    seed : int
+    """
+    np.random.seed(seed)  # noqa: NPY002 - Numba's own generator
+    room = 4 * sequence.shape[0] + 64
+    tables, others = np.zeros((3, room), np.int64), np.zeros((3, room), np.int64)
+    current = profile(problem, sequence, tables[0], tables[1], tables[2])
+    cost = _extra(problem, current, tables[2])
+    best, least = current, cost
+    for step in range(steps):
+        length = current.shape[0]
+        if np.random.random() < turns:  # noqa: NPY002
+            changed = _turned(problem, links, current)
+            ejections = 0
+        else:
+            again = np.flatnonzero(tables[2, :length] >= 0)
+            if again.shape[0] == 0:
+                break
+            q = again[int(np.random.random() * again.shape[0])]  # noqa: NPY002
+            changed = np.concatenate((current[:q], current[q + 1 :]))
+            ejections = _EJECTIONS
+        candidate = profile(problem, changed, others[0], others[1], others[2])
+        fits = False
+        for _ in range(ejections + 1):
+            n = candidate.shape[0]
+            worst = int(np.argmax(others[0, :n]))
+            fits = others[0, worst] <= budget
+            if fits or n + _CHAIN >= room:
+                break
+            wider = _without(problem, candidate, others[1], worst)
+            if wider.shape[0] == n:
+                break
+            candidate = profile(problem, wider, others[0], others[1], others[2])
+        if not fits:
+            continue
+        price = _extra(problem, candidate, others[2])
+        heat = hot * (cold / hot) ** (step / steps)
+        if price <= cost or np.random.random() < math.exp((cost - price) / heat):  # noqa: NPY002
+            current, cost = candidate, price
+            tables[:] = others
+            if cost < least:
+                best, least = current, cost
+    return best
+
+
+@numba_jit
+def turned(problem: Problem, links: Links, sequence: Integers, seed: int) -> Integers:
+    """A sequence of the same computations in another order, by one random move; the same array if it may not be."""
+    np.random.seed(seed)  # noqa: NPY002
+    return _turned(problem, links, sequence)
+
+
+@numba_jit
+def _extra(problem: Problem, sequence: Integers, previous: Integers) -> float:
+    """What recomputations cost."""
+    total = 0.0
+    for q in range(sequence.shape[0]):
+        if previous[q] >= 0:
+            total += problem.again[sequence[q]]
+    return total
+
+
+@numba_jit
+def _turned(problem: Problem, links: Links, sequence: Integers) -> Integers:
+    """The sequence with a random part turned round, as far as what reads comes after what it reads; itself if that may
+    not be.
+
+    Either the first of the part, and what follows from it, comes last, or the last, and what leads to it, comes first.
+    """
+    length = sequence.shape[0]
+    span = 2 + int(math.exp(np.random.random() * math.log(min(length, _LONGEST))))  # noqa: NPY002
+    begin = int(np.random.random() * (length - 1))  # noqa: NPY002
+    end = min(length, begin + span)
+    later = np.random.random() < 0.5  # noqa: NPY002
+    pointer, linked = (links.before_ptr, links.before) if later else (links.after_ptr, links.after)
+    marked = np.zeros(problem.sizes.shape[0], np.bool_)
+    moves = np.zeros(end - begin, np.bool_)
+    for step in range(end - begin):
+        at = step if later else end - begin - 1 - step
+        k = sequence[begin + at]
+        moving = step == 0 or marked[k]
+        for e in range(pointer[k], pointer[k + 1]):
+            moving = moving or marked[linked[e]]
+        moves[at] = marked[k] = moving
+    if moves.all():
+        return sequence
+    part = sequence[begin:end]
+    first, last = (part[~moves], part[moves]) if later else (part[moves], part[~moves])
+    result = np.concatenate((sequence[:begin], first, last, sequence[end:]))
+    seen = np.zeros(problem.sizes.shape[0], np.bool_)
+    stage = 0
+    for q in range(end):
+        k = result[q]
+        if seen[k] and stage >= problem.until[k]:
+            return sequence
+        seen[k] = True
+        while stage < seen.shape[0] and seen[stage]:
+            stage += 1
+    return result
+
+
+@numba_jit
+def _without(problem: Problem, sequence: Integers, last_use: Integers, at: int) -> Integers:
+    """The sequence with a value not in memory at a place, and computed again for its next use; itself if there is none.
+
+    What that is computed from is computed again, too, if it would not be in memory anyway, or is kept so long.
+    """
+    ptr, inputs, n = problem.input_ptr, problem.inputs, problem.sizes.shape[0]
+    length = sequence.shape[0]
+    here = sequence[at]
+    read = np.zeros(n, np.bool_)
+    for e in range(ptr[here], ptr[here + 1]):
+        read[inputs[e]] = True
+    there = np.empty(at, np.int64)  # copies that only wait
+    count = 0
+    for c in range(at):
+        if last_use[c] > at and not read[sequence[c]] and problem.sizes[sequence[c]] > 0 and last_use[c] < length:
+            there[count] = c
+            count += 1
+    if count == 0:
+        return sequence
+    chosen, price = -1, math.inf
+    for _ in range(_LOOKS):
+        c = there[int(np.random.random() * count)]  # noqa: NPY002
+        rate = problem.again[sequence[c]] / problem.sizes[sequence[c]]
+        if rate < price:
+            chosen, price = c, rate
+    value = sequence[chosen]
+    use = -1
+    for p in range(at + 1, last_use[chosen] + 1):
+        k = sequence[p]
+        for e in range(ptr[k], ptr[k + 1]):
+            if inputs[e] == value:
+                use = p
+        if use >= 0:
+            break
+    if use < 0:
+        return sequence
+    seen = np.zeros(n, np.bool_)
+    for p in range(use):
+        seen[sequence[p]] = True
+    stage = 0
+    while stage < n and seen[stage]:
+        stage += 1
+    if stage >= problem.until[value]:
+        return sequence
+    alive = np.zeros(n, np.bool_)
+    for c in range(use):
+        alive[sequence[c]] = last_use[c] >= use  # of its last copy
+    chain = np.empty(_CHAIN, np.int64)
+    chain[0] = value
+    total, k = 1, 0
+    alive[value] = True
+    while k < total:
+        v = chain[k]
+        for e in range(ptr[v], ptr[v + 1]):
+            w = inputs[e]
+            if alive[w] or total == _CHAIN or stage >= problem.until[w]:
+                continue
+            if np.random.random() < 0.5:  # noqa: NPY002
+                chain[total] = w
+                alive[w] = True
+                total += 1
+        k += 1
+    added = np.sort(chain[:total])  # inputs come before what reads them
+    return np.concatenate((sequence[:use], added, sequence[use:]))

@@ -53,9 +53,10 @@ _WALKING = 0.05  # of the time, for greedy walks in an order
 _PATIENCE = 3.0  # seconds that it goes on in any case,
 _PATIENCE_NODE = 0.01  # or so many for each node: in small graphs it has seen all that it will see by then
 _QUIET = 10.0  # seconds after which a bound that has not moved for half of the time is taken for done
-_FREE_PATIENCE = 2.0  # seconds that a search in free order goes on in any case: its bound is there from the start
+_FREE_PATIENCE = 2.0  # seconds at most that a search in free order goes on in any case: its bound is there at once
+_LISTENED = 1.0  # seconds after the relaxation's first word: what it keeps is a start like no other
 _EARNED = 5e-4  # of the base cost, for each second: what it has to save in half of the time to go on
-_EXACT = 5.0  # seconds that best-first search is given then: in 60 nodes it mostly ends by then
+_EXACT = 2.0  # seconds that best-first search is given then: what it has not proven soon, it seldom proves
 _LEFT_ALONE = 4  # times as long a look at best-first search, once the other has stalled
 _ALONE = 3.0  # seconds after which the search leaves the processors to CP-SAT in a graph without a backward pass
 _TICK = 0.2  # seconds between two looks at its news
@@ -143,6 +144,7 @@ class _Race:
         self.history: list[tuple[float, float]] = []  # (seconds, cost)
         self.sets: list[KeepSet] = []
         self.raised = self.told = 0.0  # when a bound rose, and when progress was told
+        self.heard = np.inf  # when the relaxation first said what it keeps
 
     @property
     def solver(self) -> str:
@@ -207,6 +209,8 @@ class _Race:
             self.lower = self.lower if self.free else max(self.lower, self.fixed)
             if news.get("kept"):
                 self.sets.append(KeepSet(np.array(news["boundaries"]), np.array(news["kept"])))
+            if news.get("kept") or news.get("sequence"):
+                self.heard = min(self.heard, now)
             if news.get("sequence"):
                 offers.append(np.array(news["sequence"], dtype=np.int64))
         return offers
@@ -240,7 +244,9 @@ class _Race:
 
     def _stalled(self, now: float) -> bool:
         """Whether the search has gained little for a while: in half of the time in free order, else in a quarter."""
-        patience = _FREE_PATIENCE if self.free else min(_PATIENCE, _PATIENCE_NODE * len(self.graph))
+        patience = min(_PATIENCE, _PATIENCE_NODE * len(self.graph))
+        if self.free:
+            patience = min(_FREE_PATIENCE, max(patience, self.heard + _LISTENED))
         quiet = 0.5 * now if self.free else 0.25 * now
         before = [cost for when, cost in self.history if when <= now - quiet]
         gained = before[-1] - self.cost if before else np.inf

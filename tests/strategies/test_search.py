@@ -12,8 +12,9 @@ from checkmate_tf.plan import evaluate, plan_from_sequence
 from checkmate_tf.schedule import Schedule
 from checkmate_tf.strategies.ordering.links import links
 from checkmate_tf.strategies.search.arrays import flatten, last_needs, pinned_bytes
-from checkmate_tf.strategies.search.exchange import exchange
+from checkmate_tf.strategies.search.exchange import exchange, turned
 from checkmate_tf.strategies.search.keep_where_room import keep_where_room
+from checkmate_tf.strategies.search.refill import refill
 from checkmate_tf.strategies.search.search import _ALPHAS, KeepSet, _Walk, search
 from checkmate_tf.strategies.search.simulate import buffers, simulate
 
@@ -230,3 +231,34 @@ def test_exchanges_make_plain_simulations_better_but_no_better_than_the_best():
             assert least - 1e-9 <= cost <= graph.costs[sequence].sum() + 1e-9
             better += cost < graph.costs[sequence].sum() - 1e-9
     assert better
+
+
+@settings(max_examples=60, deadline=None)
+@given(random_graphs(9), st.floats(0.3, 1.0), st.integers(0, 100))
+def test_a_part_that_is_turned_round_leaves_a_legal_order_of_the_same_computations(graph, share, seed):
+    sequence, stage = play(graph, int(share * peak(graph)) - graph.constant_bytes)
+    if stage < len(graph):
+        return
+    other = turned(flatten(graph), links(graph), sequence, seed)
+    evaluate(graph, plan_from_sequence(graph, other))
+    assert sorted(other.tolist()) == sorted(sequence.tolist())
+
+
+@settings(max_examples=40, deadline=None)
+@given(random_graphs(9), st.floats(0.3, 1.0), st.floats(0.3, 1.2))
+def test_what_fits_without_a_recomputation_does_without(graph, share, more):
+    sequence, stage = play(graph, int(share * peak(graph)) - graph.constant_bytes)
+    if stage < len(graph):
+        return
+    asked = []
+
+    def fits(other):
+        asked.append(other.tobytes())
+        return evaluate(graph, plan_from_sequence(graph, other)).peak_bytes <= more * peak(graph)
+
+    found = refill(graph, sequence, fits, 10.0)
+    assert graph.costs[found].sum() <= graph.costs[sequence].sum()
+    assert len(asked) <= len(sequence) - len(graph)  # each recomputation is tried once
+    assert np.array_equal(found, sequence) or fits(found)
+    if more > 1:
+        assert len(found) == len(graph)

@@ -5,6 +5,7 @@ In the small ones, which tests train, batches that are kept ready take as much. 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,6 +29,7 @@ from benchmarks.lib.kinds import (
     tanh_eagerly,
 )
 from benchmarks.lib.kinds_by_data import decides, features, few, looped, mapped, ranged, repeated, routed, shortened
+from benchmarks.lib.small_models import dropout, gru, in_space
 
 __all__ = ["DEEPER"]
 
@@ -35,33 +37,16 @@ BLOCKS, BATCH = 5, 256
 SERIES, VOLUME, NUMBERS = (32, 16), (8, 8, 8, 3), (64,)
 
 
-def dropout() -> keras.Model:
-    inputs = x = keras.Input(NUMBERS)
-    for _ in range(BLOCKS):
-        x = layers.Dropout(0.3)(layers.Dense(256, activation="relu")(x))
+def stacked(shape: tuple[int, ...], made: Callable[[], Sequence[layers.Layer]]) -> keras.Model:
+    """Layers one after the other, and a classifier."""
+    inputs = x = keras.Input(shape)
+    for layer in made():
+        x = layer(x)
     return classifier(inputs, x)
 
 
-def in_space() -> keras.Model:
-    """Convolutions of a volume."""
-    inputs = x = keras.Input(VOLUME)
-    for _ in range(BLOCKS):
-        x = layers.Conv3D(16, 3, padding="same", activation="relu")(x)
-    return classifier(inputs, layers.Flatten()(x))
-
-
-def gru() -> keras.Model:
-    inputs = x = keras.Input(SERIES)
-    for _ in range(2):
-        x = layers.GRU(32, return_sequences=True)(x)
-    return classifier(inputs, layers.GRU(32)(x))
-
-
-def both_ways() -> keras.Model:
-    inputs = x = keras.Input((24, 32))
-    for _ in range(3):
-        x = layers.Bidirectional(layers.GRU(24, return_sequences=True))(x)
-    return classifier(inputs, x)
+def both_ways() -> list[layers.Layer]:
+    return [layers.Bidirectional(layers.GRU(24, return_sequences=True)) for _ in range(3)]
 
 
 def _again(name: str, build: Any, data: Any = ROWS, batch: int = BATCH) -> Kind:
@@ -82,9 +67,13 @@ DEEPER = {
         for way in (ranged, routed, looped, repeated, shortened)
     },
     "mapped": _again("mapped", partial(decides, mapped, BLOCKS + 1)),
-    "dropout": Kind("dense layers, dropout", dropout, random_arrays(NUMBERS), 2048),
-    "conv3d": Kind("convolutions of a volume", in_space, random_arrays(VOLUME), 128),
-    "gru": Kind("GRU, 3 layers", gru, random_arrays(SERIES), BATCH),
-    "bidirectional": Kind("GRU, 3 layers, both directions", both_ways, ROWS, BATCH),
+    "dropout": Kind(
+        "dense layers, dropout", partial(stacked, NUMBERS, partial(dropout, BLOCKS)), random_arrays(NUMBERS), 2048
+    ),
+    "conv3d": Kind(
+        "convolutions of a volume", partial(stacked, VOLUME, partial(in_space, BLOCKS)), random_arrays(VOLUME), 128
+    ),
+    "gru": Kind("GRU, 3 layers", partial(stacked, SERIES, partial(gru, 3)), random_arrays(SERIES), BATCH),
+    "bidirectional": Kind("GRU, 3 layers, both directions", partial(stacked, (24, 32), both_ways), ROWS, BATCH),
 }
 """By name."""

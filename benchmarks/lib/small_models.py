@@ -14,7 +14,7 @@ import tensorflow as tf
 from benchmarks.lib.unseen_networks import experts, fourier, recurrent, vae
 from checkmate_tf.check.networks import Network, lstm, transformer, unet
 
-__all__ = ["MODELS"]
+__all__ = ["MODELS", "dropout", "gru", "in_space"]
 
 L = keras.layers
 IMAGE, SERIES, NUMBERS, WORDS = (24, 24, 3), (32, 16), (64,), (48,)
@@ -46,8 +46,8 @@ def dense() -> list[L.Layer]:
     return [L.Dense(256, activation="relu") for _ in range(4)]
 
 
-def dropout() -> list[L.Layer]:
-    return [layer for _ in range(3) for layer in (L.Dense(256, activation="relu"), L.Dropout(0.3))]
+def dropout(blocks: int = 3) -> list[L.Layer]:
+    return [layer for _ in range(blocks) for layer in (L.Dense(256, activation="relu"), L.Dropout(0.3))]
 
 
 def convolutions() -> list[L.Layer]:
@@ -76,12 +76,12 @@ def in_time() -> list[L.Layer]:
     return [*(L.Conv1D(32, 5, activation="relu") for _ in range(3)), L.GlobalMaxPooling1D()]
 
 
-def in_space() -> list[L.Layer]:
-    return [*(L.Conv3D(16, 3, padding="same", activation="relu") for _ in range(3)), L.Flatten()]
+def in_space(blocks: int = 3) -> list[L.Layer]:
+    return [*(L.Conv3D(16, 3, padding="same", activation="relu") for _ in range(blocks)), L.Flatten()]
 
 
-def gru() -> list[L.Layer]:
-    return [L.GRU(32, return_sequences=True), L.GRU(32)]
+def gru(count: int = 2) -> list[L.Layer]:
+    return [*(L.GRU(32, return_sequences=True) for _ in range(count - 1)), L.GRU(32)]
 
 
 def words() -> list[L.Layer]:

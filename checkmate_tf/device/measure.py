@@ -37,8 +37,8 @@ __all__ = [
 ]
 
 HOW_TO_MEASURE = (
-    "this process's CPU allocator keeps no statistics; set TF_CPU_ALLOCATOR_USE_BFC=true in the environment before "
-    "TensorFlow is imported"
+    "this process's CPU allocator keeps no statistics, or none of small pieces; set TF_CPU_ALLOCATOR_USE_BFC=true in "
+    "the environment before TensorFlow is imported"
 )
 
 
@@ -338,7 +338,7 @@ def measure_peak(
     step: Callable[[], Any],
     variables: Sequence[tf.Variable],
     most_bytes: int | None = None,
-    budget_bytes: int | None = None,
+    needless: bool = False,
 ) -> tuple[Peak | None, str]:
     """Measure the most bytes allocated on the device while `step` runs, with everything else that lives there.
 
@@ -353,9 +353,9 @@ def measure_peak(
     variables : sequence of tf.Variable
         Everything that the step may assign. Held in host memory meanwhile.
     most_bytes : int, optional
+        What steps may take. Measuring ends after half of the steps if their peaks are far enough below.
+    needless : bool
         A plan that takes more is of no use, by however much. Measuring ends after a few steps if one took more.
-    budget_bytes : int, optional
-        What the peak is compared with. Measuring ends after half of the steps if it is far enough below.
 
     Returns
     -------
@@ -367,12 +367,12 @@ def measure_peak(
             step()
             peaks, seconds = list[int](), list[float]()
             while len(peaks) < _LEAST_STEPS or (len(peaks) < _STEPS and sum(seconds) < _SECONDS):
-                if most_bytes is not None and len(peaks) >= _LEAST_STEPS and max(peaks) > most_bytes:
+                if most_bytes and needless and len(peaks) >= _LEAST_STEPS and max(peaks) > most_bytes:
                     break
                 apart = max(peaks, default=0) - min(peaks, default=0)
                 if len(peaks) >= _ALIKE_STEPS and apart <= _ALIKE * max(peaks):
                     break
-                if budget_bytes and len(peaks) >= _STEPS // 2 and max(peaks) + _APART * apart <= budget_bytes:
+                if most_bytes and len(peaks) >= _STEPS // 2 and max(peaks) + _APART * apart <= most_bytes:
                     break
                 tf.config.experimental.reset_memory_stats(device.name)
                 begun = time.perf_counter()

@@ -144,6 +144,8 @@ class Finder:
         least = min((known.cost for known in self._fitting(target)), default=np.inf)
         near = [k for k in self.known.values() if k.cost < (1 - _CHEAPER) * least and _taken(k.placed) > target]
         near = [k for k in near if _taken(k.placed) <= _PACKED * target]
+        if not near:
+            return
         problem, before_after = flatten(self.graph), links(self.graph)
         with self.ledger.timed("solve"):
             for known in sorted(near, key=lambda k: k.cost)[:_REFILLED]:
@@ -152,6 +154,8 @@ class Finder:
                 while taken > target and time.perf_counter() < until:
                     seed += 1
                     other = turned(problem, before_after, sequence, seed)
+                    if np.array_equal(other, sequence):
+                        continue
                     placed = memory.placed(other)
                     if _taken(placed) <= taken:
                         sequence, taken = other, _taken(placed)

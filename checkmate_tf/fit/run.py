@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from ..device.before import memory_before
@@ -204,9 +205,8 @@ def measure(job: Job, plan: Plan, order: Order, needless: bool) -> Peak | None:
     program, device, xla = job.subject.program, job.device, job.options.jit_compile
     step = runnable(job, plan, order)
     try:
-        most = job.limits.most_bytes
         variables = captured_variables(program.step.captures)
-        peak, reason = measure_peak(device, step, variables, most if needless else None, most)
+        peak, reason = measure_peak(device, step, variables, job.limits.most_bytes, needless)
     except tf.errors.OpError as error:
         why = str(error.message).strip().splitlines()[0][:300]
         if xla and isinstance(error, (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)):
@@ -247,7 +247,9 @@ def runnable(job: Job, plan: Plan, order: Order, told: Callable[[Copies], None] 
         raise NotMeasurable(f"steps read from or write to more than variables ({moved}), which cannot be undone")
     traced = program.step.inputs
     batch, came = examples([program.static.tensors[id(t)] for t in traced], job.options.sample), job.options.came
+    others = []
     ready = POLICY.ready_batches(job.options.prefetch)
     shapes = [] if folded_constants(program, job.budget_bytes) else [t.shape for t in traced]
-    others = [came] if came is not None and shapes and len(came) == len(batch) else []
+    if came is not None and shapes and len(came) == len(batch):  # with known shapes only one size can be fed
+        others = [[np.asarray(a).astype(b.dtype) for a, b in zip(came, batch, strict=True)]]
     return fed_as_by_fit(planned, batch, job.device, ready, job.places, shapes, others)

@@ -88,14 +88,14 @@ def test_a_value_that_cannot_be_written_in_place_is_put_back(monkeypatch, error)
 
 
 @pytest.mark.parametrize(
-    ("more", "most_bytes", "budget_bytes", "steps"),
+    ("more", "most_bytes", "needless", "steps"),
     [
-        (1000, None, None, 17), (1000, 10**9, None, 17), (1000, 5000, None, 3), (0, None, None, 5),
-        (0, 10**9, None, 5), (0, 5000, None, 3), (15, None, None, 5),
-        (1000, None, 123_000, 9), (1000, None, 122_999, 17), (0, None, 123_000, 5), (1000, 5000, 123_000, 3),
+        (1000, None, False, 17), (1000, None, True, 17), (1000, 5000, True, 3), (1000, 5000, False, 17),
+        (0, None, False, 5), (0, 10**9, True, 5), (0, 5000, True, 3), (15, None, False, 5),
+        (1000, 123_000, False, 9), (1000, 123_000, True, 9), (1000, 122_999, False, 17), (0, 123_000, False, 5),
     ],
 )  # fmt: skip
-def test_no_more_steps_once_it_is_clear_what_they_take(more, most_bytes, budget_bytes, steps):
+def test_no_more_steps_once_it_is_clear_what_they_take(more, most_bytes, needless, steps):
     """Each step takes so many bytes more than the one before."""
     variable = tf.Variable(tf.ones([1000]))
     ran = []
@@ -106,7 +106,7 @@ def test_no_more_steps_once_it_is_clear_what_they_take(more, most_bytes, budget_
 
     captures = tf.function(lambda: variable.assign(variable)).get_concrete_function().graph.captures
     device = SimpleNamespace(name="CPU:0", peak_bytes=lambda: 100_000 + more * len(ran))
-    peak, _ = measure_peak(device, step, captured_variables(captures), most_bytes, budget_bytes)
+    peak, _ = measure_peak(device, step, captured_variables(captures), most_bytes, needless)
     assert len(ran) == steps
     assert peak.bytes == 100_000 + more * steps
 
@@ -147,7 +147,7 @@ def test_the_limit_of_the_cpu(monkeypatch, limit, expected):
     assert device.limit_bytes == expected if expected else device.limit_bytes > 10**8
 
 
-def test_an_allocator_that_counts_large_pieces_alone_is_not_measured(monkeypatch):
+def test_an_allocator_that_counts_large_pieces_alone_is_not_measured():
     """As oneDNN's does, where no other was asked for."""
     code = (
         "import tensorflow as tf\nfrom checkmate_tf.device.measure import find_device\n"

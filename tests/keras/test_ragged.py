@@ -13,6 +13,7 @@ from cases import CROSSENTROPY, Case, assert_same_after, assert_same_state, comp
 import checkmate_tf
 from benchmarks.lib.kinds import KINDS
 from checkmate_tf.errors import BatchSizeError, ModelError
+from checkmate_tf.fit import run as measured_plans
 from checkmate_tf.keras import controller as controllers
 from checkmate_tf.keras.batches.ragged import (
     are_more,
@@ -168,6 +169,20 @@ def test_a_plan_that_was_outgrown_is_made_for_the_batch_that_took_more(kind, aga
     controller._outgrown(controller.key, 10**9)
     assert len(controller.earlier) == 2 and len(controller.plans) == 1
     assert room == ([] if again else [10**9])
+
+
+def test_steps_are_measured_with_as_many_values_as_came_too(monkeypatch):
+    fed, real = [], measured_plans.fed_as_by_fit
+    monkeypatch.setattr(
+        measured_plans, "fed_as_by_fit", lambda *given: fed.append((given[1], given[6])) or real(*given)
+    )
+    model = compile_quickly(make(PADDED), PADDED, batch_size=None, verify=True, budget="1GB")
+    x, y = _sentences(BATCH)
+    model.train_on_batch(x, y)
+    assert fed and model.checkmate.attempts
+    for planned, ((came, *others),) in fed:
+        assert len(came) == len(x.flat_values) < len(planned[0])
+        assert [a.dtype for a in (came, *others)] == [a.dtype for a in planned]
 
 
 def test_gradients_of_ragged_batches():

@@ -46,8 +46,8 @@ def move(
 
     Parameters
     ----------
-    order : (n,) int
-        Legal.
+    order : (length,) int
+        Legal. A node may come again, as in a sequence with recomputations.
     begin, end : int
         The window: places from `begin` to `end`, the latter left out.
     later : bool
@@ -59,20 +59,22 @@ def move(
     window = order[begin:end]
     count = end - begin
     pointer, linked = (links.before_ptr, links.before) if later else (links.after_ptr, links.after)
+    moves = np.zeros(count, np.bool_)
     moving = 0
     for step in range(count):
-        k = window[step] if later else window[count - 1 - step]
-        moves = step == 0
+        place = step if later else count - 1 - step
+        k = window[place]
+        follows = step == 0 or mark[k]
         for e in range(pointer[k], pointer[k + 1]):
-            moves = moves or mark[linked[e]]
-        if moves:
-            mark[k] = True
-            moving += 1
+            follows = follows or mark[linked[e]]
+        moves[place] = mark[k] = follows
+        moving += follows
     at, moved_at = (0, count - moving) if later else (moving, 0)
     result = np.empty_like(window)
-    for k in window:
-        if mark[k]:
-            mark[k] = False
+    for place in range(count):
+        k = window[place]
+        mark[k] = False
+        if moves[place]:
             result[moved_at] = k
             moved_at += 1
         else:

@@ -15,16 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...numba_jit import numba_jit
-from ..ordering.links import Links
+from ..ordering.links import Links, move
 from .arrays import Problem
-from .keep_where_room import profile
+from .keep_where_room import profile, without
+from .reorder import span
 
 __all__ = ["exchange", "turned"]
 
 _EJECTIONS = 6  # values that are dropped for one that is kept, at most
 _LOOKS = 3  # values to choose from: the one of least cost for its bytes is taken
 _CHAIN = 8  # values that are computed again for one, at most
-_LONGEST = 400  # places that are turned round, at most
 
 Integers = NDArray[np.int64]
 
@@ -45,6 +45,8 @@ def exchange(
 
     Parameters
     ----------
+    problem : Problem
+        Without values that are brought back from the host.
     links : Links
         What comes before and after each node in any order.
     turns : float
@@ -56,13 +58,20 @@ def exchange(
     steps : int
         Moves to try, O(length + edges) each.
     hot, cold : float
-        The first and the last temperature, in units of cost.
+        The first and the last temperature, in units of cost; above 0.
     seed : int
+
+    Returns
+    -------
+    (length,) int array
+        The best that was seen.
     """
     np.random.seed(seed)  # noqa: NPY002 - Numba's own generator
     room = 4 * sequence.shape[0] + 64
     tables, others = np.zeros((3, room), np.int64), np.zeros((3, room), np.int64)
     current = profile(problem, sequence, tables[0], tables[1], tables[2])
+    if tables[0, : current.shape[0]].max() > budget:  # it computes an output again, which is kept here
+        return sequence
     cost = _extra(problem, current, tables[2])
     best, least = current, cost
     for step in range(steps):
@@ -75,7 +84,7 @@ def exchange(
             if again.shape[0] == 0:
                 break
             q = again[int(np.random.random() * again.shape[0])]  # noqa: NPY002
-            changed = np.concatenate((current[:q], current[q + 1 :]))
+            changed = without(current, q)
             ejections = _EJECTIONS
         candidate = profile(problem, changed, others[0], others[1], others[2])
         fits = False
@@ -85,7 +94,7 @@ def exchange(
             fits = others[0, worst] <= budget
             if fits or n + _CHAIN >= room:
                 break
-            wider = _without(problem, candidate, others[1], worst)
+            wider = _ejected(problem, candidate, others[1], worst)
             if wider.shape[0] == n:
                 break
             candidate = profile(problem, wider, others[0], others[1], others[2])
@@ -103,7 +112,14 @@ def exchange(
 
 @numba_jit
 def turned(problem: Problem, links: Links, sequence: Integers, seed: int) -> Integers:
-    """A sequence of the same computations in another order, by one random move; the same array if it may not be."""
+    """A sequence of the same computations in another order, by one random move; as it was if that may not be.
+
+    Parameters
+    ----------
+    problem, links, sequence
+        As `exchange` takes them.
+    seed : int
+    """
     np.random.seed(seed)  # noqa: NPY002
     return _turned(problem, links, sequence)
 
@@ -120,31 +136,15 @@ def _extra(problem: Problem, sequence: Integers, previous: Integers) -> float:
 
 @numba_jit
 def _turned(problem: Problem, links: Links, sequence: Integers) -> Integers:
-    """The sequence with a random part turned round, as far as what reads comes after what it reads; itself if that may
-    not be.
-
-    Either the first of the part, and what follows from it, comes last, or the last, and what leads to it, comes first.
-    """
+    """The sequence after a random move (`links.move`); as it was if something may not be computed again there."""
     length = sequence.shape[0]
-    span = 2 + int(math.exp(np.random.random() * math.log(min(length, _LONGEST))))  # noqa: NPY002
     begin = int(np.random.random() * (length - 1))  # noqa: NPY002
-    end = min(length, begin + span)
-    later = np.random.random() < 0.5  # noqa: NPY002
-    pointer, linked = (links.before_ptr, links.before) if later else (links.after_ptr, links.after)
-    marked = np.zeros(problem.sizes.shape[0], np.bool_)
-    moves = np.zeros(end - begin, np.bool_)
-    for step in range(end - begin):
-        at = step if later else end - begin - 1 - step
-        k = sequence[begin + at]
-        moving = step == 0 or marked[k]
-        for e in range(pointer[k], pointer[k + 1]):
-            moving = moving or marked[linked[e]]
-        moves[at] = marked[k] = moving
-    if moves.all():
+    end = min(length, begin + span(length))
+    mark = np.zeros(problem.sizes.shape[0], np.bool_)
+    part, moved = move(sequence, links, begin, end, np.random.random() < 0.5, mark)  # noqa: NPY002
+    if not moved:
         return sequence
-    part = sequence[begin:end]
-    first, last = (part[~moves], part[moves]) if later else (part[moves], part[~moves])
-    result = np.concatenate((sequence[:begin], first, last, sequence[end:]))
+    result = np.concatenate((sequence[:begin], part, sequence[end:]))
     seen = np.zeros(problem.sizes.shape[0], np.bool_)
     stage = 0
     for q in range(end):
@@ -158,7 +158,7 @@ def _turned(problem: Problem, links: Links, sequence: Integers) -> Integers:
 
 
 @numba_jit
-def _without(problem: Problem, sequence: Integers, last_use: Integers, at: int) -> Integers:
+def _ejected(problem: Problem, sequence: Integers, last_use: Integers, at: int) -> Integers:
     """The sequence with a value not in memory at a place, and computed again for its next use; itself if there is none.
 
     What that is computed from is computed again, too, if it would not be in memory anyway, or is kept so long.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ...numba_jit import numba_jit
 from .arrays import Problem
 
-__all__ = ["keep_where_room", "profile"]
+__all__ = ["keep_where_room", "profile", "useful", "without"]
 
 _MOST_STEPS = 100_000_000  # a tenth of a second or two: only sequences of ten thousand and more come there
 _STEPS = 30  # for each position of a profile
@@ -23,16 +23,15 @@ _MOST_PROFILES = 20_000_000  # steps for profiles of what there is no room for a
 
 
 @numba_jit
-def profile(
-    problem: Problem,
-    sequence: NDArray[np.int64],
-    memory: NDArray[np.int64],
-    last_use: NDArray[np.int64],
-    previous: NDArray[np.int64],
-) -> NDArray[np.int64]:
-    """Drop dead recomputations; memory while each position runs, last use and previous copy of each position."""
-    ptr, inputs, sizes, needs = problem.input_ptr, problem.inputs, problem.sizes, problem.needs
-    n = sizes.shape[0]
+def without(sequence: NDArray[np.int64], q: int) -> NDArray[np.int64]:
+    """A sequence without what it computes at a position."""
+    return np.concatenate((sequence[:q], sequence[q + 1 :]))
+
+
+@numba_jit
+def useful(problem: Problem, sequence: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Positions of a sequence, ascending, without those of recomputations that nobody reads."""
+    ptr, inputs, n = problem.input_ptr, problem.inputs, problem.sizes.shape[0]
     first = np.full(n, -1, dtype=np.int64)
     for q in range(sequence.shape[0]):
         if first[sequence[q]] < 0:
@@ -46,9 +45,37 @@ def profile(
             wanted[k] = False
             for e in range(ptr[k], ptr[k] if problem.hosted[k] and first[k] < q else ptr[k + 1]):
                 wanted[inputs[e]] = True
-            kept[length] = k
+            kept[length] = q
             length += 1
-    result = kept[:length][::-1].copy()
+    return kept[:length][::-1].copy()
+
+
+@numba_jit
+def profile(
+    problem: Problem,
+    sequence: NDArray[np.int64],
+    memory: NDArray[np.int64],
+    last_use: NDArray[np.int64],
+    previous: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """A sequence without recomputations that nobody reads, and what is in memory while it runs.
+
+    Parameters
+    ----------
+    sequence : (length,) int
+        Legal.
+    memory, last_use, previous : (length or more,) int
+        Written for each position that is left: bytes while it runs, constants left out; the position of its value's
+        last use (one past the end for an output); and the position at which the same node was computed before, or -1.
+
+    Returns
+    -------
+    (at most length,) int array
+    """
+    ptr, inputs, sizes, needs = problem.input_ptr, problem.inputs, problem.sizes, problem.needs
+    n = sizes.shape[0]
+    result = sequence[useful(problem, sequence)]
+    length = result.shape[0]
     copy = np.full(n, -1, dtype=np.int64)
     for q in range(length):
         k = result[q]
@@ -122,13 +149,12 @@ def keep_where_room(problem: Problem, budget: int, sequence: NDArray[np.int64]) 
                 if memory[r] + size > budget:
                     fits = False
                     break
-            rest = np.concatenate((sequence[:q], sequence[q + 1 :]))
             if not fits and profiles < _MOST_PROFILES:
                 profiles += _STEPS * length
-                shorter = profile(problem, rest, others[0], others[1], others[2])
+                shorter = profile(problem, without(sequence, q), others[0], others[1], others[2])
                 fits = others[0, : shorter.shape[0]].max() <= budget
             if fits:
-                sequence = profile(problem, rest, memory, last_use, previous)
+                sequence = profile(problem, without(sequence, q), memory, last_use, previous)
                 again = True
                 break
     return sequence

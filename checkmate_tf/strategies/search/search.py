@@ -43,6 +43,7 @@ _BIASES = (-1e3, 0.0)
 _PHASES = 6
 _REORDER = 0.3  # of the steps of a round that changes the order, too
 _OFTEN, _SELDOM = 2, 16  # rounds from one that changes the order to the next: after a success, and after many failures
+_WARMTH, _COOLING = (0.02, 0.005, 0.001), 0.01  # of exchanges: first temperatures, of the base cost; the last one of it
 _TURNS = (0.1, 0.5)  # of exchanges: shares that move the order, in turn by chance
 _NEAR = 1.4  # times the best: what is worth a look at what there is room for
 _HEATS = (0.05, 0.02, 0.005, 0.001)  # of the cost
@@ -201,11 +202,15 @@ class _Walk:
         return bool(memory.max() <= self.room)
 
     def _exchanged(self, seconds: float) -> NDArray[np.int64] | None:
-        """The best sequence with other recomputations, if that is better."""
-        if self.kept is None or self.problem.hosted.any():
+        """The best sequence with other recomputations, if that is better.
+
+        Nothing is tried where none costs anything, or where values are brought back from the host, which exchanges do
+        not know.
+        """
+        if self.kept is None or self.best <= 0 or self.problem.hosted.any():
             return None
-        count, heat = max(_FEWEST, int(self.moves * seconds)), float(self.random.choice(_HEATS[1:]))
-        hot, cold = heat * self.graph.base_cost, heat * self.graph.base_cost * 1e-2
+        count, heat = max(_FEWEST, int(self.moves * seconds)), float(self.random.choice(_WARMTH))
+        hot, cold = heat * self.graph.base_cost, _COOLING * heat * self.graph.base_cost
         clock = time.perf_counter()
         share = float(self.random.choice(_TURNS)) if self.free else 0.0
         seed = int(self.random.integers(2**31))

@@ -59,7 +59,7 @@ DEEPER = {
     "numpy_function": _again("numpy_function", partial(foreign, tf.numpy_function, clipped, BLOCKS)),
     "mask": _again("mask", partial(picked, "mask", BLOCKS)),
     "unique": _again("unique", partial(picked, "unique", BLOCKS)),
-    "tensor array": _again("tensor array", partial(scanned, 4, 64), random_arrays((12, 16))),
+    "tensor array": _again("tensor array", partial(scanned, 6, 64), random_arrays((12, 16))),
     "masked state": _again("masked state", partial(masked_state, 2, BATCH), padded_sentences),
     "sparse": _again("sparse", partial(features, 8), few, 1024),
     **{

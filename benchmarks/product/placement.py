@@ -166,7 +166,7 @@ def predicted_and_measured(planned: PlannedStep, network: Any, device: Device, o
     from checkmate_tf.emit.ordering import Strict
     from checkmate_tf.fit.policy import POLICY
     from checkmate_tf.fit.run import folded_constants
-    from checkmate_tf.trace.kernels import constants_of
+    from checkmate_tf.trace.sizes.folded import constants_of
 
     program, plan = planned.program, planned.schedule.plan
     strict = isinstance(order, Strict)

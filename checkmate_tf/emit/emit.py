@@ -43,6 +43,7 @@ from ..trace.ops import SUMS, copy_attributes, inputs_of, is_stateful, writes_re
 from ..trace.order import is_gradient
 from ..trace.products import Products, products_of
 from ..trace.program import LARGE, SHAPE, SMALL, SOURCE, VIEW, Program
+from ..trace.sizes.folded import computed_in_each_step
 from ..trace.sizes.loops import copy_functions
 from ..trace.sums import grappler_sorts
 from ..trace.trees import in_trees
@@ -58,6 +59,7 @@ _BIAS = "BiasAddGrad"
 _FUSED_WITH_BIAS = frozenset(
     {"Conv2DBackpropFilter", "Conv3DBackpropFilterV2", "DepthwiseConv2dNativeBackpropFilter", "MatMul"}
 )
+_CAPTURED = 256  # elements: smaller ones become constants where they are captured
 _CONCATENATES = "ConcatV2"
 _LOOPS = frozenset({"While", "StatelessWhile"})
 
@@ -140,6 +142,7 @@ class Emission:
         # Then Grappler sees the constants that it sees in a step traced for this batch.
         self.shapes_known = full and not program.static.bounded
         self.products = products_of(program) if grappler_sorts() else Products([], set())
+        self.in_each_step = computed_in_each_step(program)
         self.factors = {p.inner: p.factor for p in self.products.pushed}
         self.current: dict[tf.Operation, list[tf.Tensor]] = {}  # outputs of the newest copy
         self.copies: dict[tf.Operation, list[tf.Operation]] = {}
@@ -154,6 +157,7 @@ class Emission:
         self.value_read: dict[tf.Operation, list[tf.Operation]] = {}  # handle -> copies that read it
         self.unfused: dict[int, _Unfused] = {}  # id of the gradient that a BiasAddGrad has read
         self.read: dict[tf.Operation, list[int]] = {}  # what BiasAddGrad may be fused with -> ids of its newest inputs
+        self.index: tf.Tensor | None = None  # 0, but TensorFlow does not know that
         self.maker: dict[int, tf.Operation] = {}  # id of a tensor -> the copy that owns its buffer
         for given, t in zip(program.step.inputs, inputs, strict=True):
             self.current[given.op] = [t]
@@ -311,6 +315,8 @@ class Emission:
         inputs = [self.tensor(t) for t in inputs_of(op)]
         if op.type == _CONCATENATES:
             self._keep_apart(inputs)
+        if op in self.in_each_step:
+            inputs[self.in_each_step[op]] = self._not_folded(inputs[self.in_each_step[op]])
         controls = [copy for c in self.program.step.controls_of(op) for copy in self._control(c)]
         if self.checks and is_stateful(op):
             controls += self.checks
@@ -350,6 +356,15 @@ class Emission:
             owner = self._owner(t)
             if owner.type == "ReadVariableOp":
                 self.value_read.setdefault(owner.inputs[0].op, []).append(copy)
+
+    def _not_folded(self, t: tf.Tensor) -> tf.Tensor:
+        """A constant that TensorFlow takes for none. What is made of it is computed in each step, and not kept."""
+        with self.graph.control_dependencies(None), self.graph.device(t.device or None):
+            if self.index is None:
+                with tf.init_scope():
+                    zeros = tf.zeros(_CAPTURED, tf.int32)
+                self.index = tf.convert_to_tensor(zeros)[0]
+            return tf.gather(t[None], self.index)
 
     def _emit_known(self, op: tf.Operation) -> bool:
         """Emit the values of a shape operation, as tracing for this batch would have put them, if they are known."""

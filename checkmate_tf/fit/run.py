@@ -24,8 +24,9 @@ from ..errors import InfeasibleBudgetError, JitCompileError, PlanError
 from ..plan import Plan
 from ..report import Attempt, Peak, paged_of
 from ..schedule import Schedule, schedule_from_dict
-from ..trace.kernels import constants_of, folded_of, kernels_of
+from ..trace.kernels import kernels_of
 from ..trace.program import Program
+from ..trace.sizes.folded import constants_of, folded_of
 from ..units import format_bytes
 from .decide import decide
 from .finding import Finder, bare

@@ -10,45 +10,18 @@ from numpy.typing import NDArray
 
 from ..allocator.sequence import Kernels
 from ..allocator.workspace import NOTHING
-from .ops import ELEMENTWISE, inputs_of, is_stateful
+from .ops import ELEMENTWISE, inputs_of
 from .products import products_of
 from .program import Program
 from .sums import grappler_sorts
 
-__all__ = ["constants_of", "folded_of", "kernels_of"]
+__all__ = ["kernels_of"]
 
 # Which output takes over the memory of a dying input of the same size.
 _TAKES_OVER = dict.fromkeys(ELEMENTWISE | {"Select", "SelectV2", "LogicalAnd", "LogicalNot", "LogicalOr"}, 0) | {
     "SparseSoftmaxCrossEntropyWithLogits": 1,
     "SoftmaxCrossEntropyWithLogits": 1,
 }
-
-_LEAST_CONSTANT = 1 << 14  # bytes: smaller ones are many, and lie anywhere
-
-
-def constants_of(program: Program) -> list[int]:
-    """Bytes of each large constant. TensorFlow allocates them when a step first runs, and keeps them."""
-    sizes = (program.static.bytes_of(op.outputs[0]) or 0 for op in program.step.operations if op.type == "Const")
-    return [size for size in sizes if size >= _LEAST_CONSTANT]
-
-
-def folded_of(program: Program) -> list[int]:
-    """Bytes of each value that TensorFlow computes beforehand, and keeps, if it knows the batch size while it traces.
-
-    They depend on constants and on the batch size alone, and what reads them does not. Small values do not count.
-    """
-    known: set[tf.Operation] = set()
-    made: list[tf.Operation] = []
-    for op in program.step.operations:
-        copy = program.static.operations.get(op)
-        if copy is not None and copy.type == "Const":
-            known.add(op)
-        elif op.inputs and not is_stateful(op) and all(t.op in known for t in op.inputs):
-            known.add(op)
-            made.append(op)
-    others = set(program.step.operations) - known
-    read = [t for op in made for t in op.outputs if not others.isdisjoint(t.consumers())]
-    return [size for t in read if (size := program.static.bytes_of(t) or 0) >= _LEAST_CONSTANT]
 
 
 def kernels_of(program: Program) -> Kernels:
@@ -60,7 +33,7 @@ def kernels_of(program: Program) -> Kernels:
     pushed = products_of(program).pushed if grappler_sorts() else []
     without = {p.inner: id(p.factor) for p in pushed}
     beside = {p.outer: id(p.factor) for p in pushed}
-    buffers: dict[int, int] = {}  # id of a traced tensor -> buffer
+    buffers: dict[int, int] = {}  # id of a traced tensor, or of an operation whose tape holds one -> buffer
     sizes: list[int] = []
     pieces: list[int] = []
     operations, outputs, reads = [0], [0], [0]
@@ -73,6 +46,8 @@ def kernels_of(program: Program) -> Kernels:
             mine = dict.fromkeys(id(program.source_of(t)) for t in inputs_of(op))
             mine.pop(without.get(op, 0), None)
             mine |= {beside[op]: None} if op in beside else {}
+            recorded = program.tapes.get(op)
+            mine |= dict.fromkeys([id(recorded), *map(id, recorded.outputs)]) if recorded is not None else {}
             read += [buffers[key] for key in mine if key in buffers]
             reads.append(len(read))
             for t in op.outputs:
@@ -81,6 +56,10 @@ def kernels_of(program: Program) -> Kernels:
                 buffers[id(t)] = len(sizes)
                 sizes.append(size)
                 pieces.append(max(1, round(size / element)) if element else 1)
+            if (taped := program.taped_bytes(op)) > 0:
+                buffers[id(op)] = len(sizes)
+                sizes.append(taped)
+                pieces.append(1)
             elements = [e for t in (*op.inputs, *op.outputs) if (e := _element_bytes(program, t))]
             outputs.append(len(sizes))
             passed_on = program.static.passed_on.get(op)

@@ -30,6 +30,7 @@ from .order import is_gradient, waits_of
 from .sizes.learned import LEARNED
 from .sizes.shapes import PYTHON
 from .sizes.static import StaticStep
+from .sizes.tapes import taped_bytes, tapes_of
 from .step import TracedStep
 from .trees import gather_trees, within_trees
 
@@ -66,6 +67,7 @@ class Program:
     variable_bytes : int
         A part of `graph.constant_bytes`. `input_bytes` are another; large constants are the rest.
     scratch : dict from operation to what its kernel has only while it runs, where there is any
+    tapes : dict from a gradient of a Python function to the operation whose tape it takes
     """
 
     step: TracedStep
@@ -77,6 +79,7 @@ class Program:
     node_of: Mapping[tf.Operation, int]
     variable_bytes: int
     scratch: Mapping[tf.Operation, Workspace] = field(default_factory=dict)
+    tapes: Mapping[tf.Operation, tf.Operation] = field(default_factory=dict)
 
     @property
     def batch_bytes(self) -> list[int]:
@@ -91,6 +94,10 @@ class Program:
     def source_of(self, t: tf.Tensor) -> tf.Tensor:
         """The tensor that owns the buffer of `t`, seen through views."""
         return _owner(t, self.static)
+
+    def taped_bytes(self, op: tf.Operation) -> int:
+        """Bytes of inputs that the tape of a Python function holds for its gradient."""
+        return taped_bytes(op, self.source_of, self.static.bytes_of) if op in self.tapes.values() else 0
 
     def node_costs(self, operations: list[tf.Operation], costs: NDArray[np.float64]) -> NDArray[np.float64]:
         """Sum the costs of operations by node. Operations that are in no node are free."""
@@ -127,7 +134,9 @@ def build_program(
     DynamicShapeError
         If a value's size does not follow from the batch size.
     """
-    sizes = _sizes(step.operations, static)
+    sizes, tapes = _sizes(step.operations, static), tapes_of(step.operations)
+    for op in tapes.values():
+        sizes[op] += taped_bytes(op, lambda t: _owner(t, static), static.bytes_of)
     if large_bytes is None:
         large_bytes = max(16384, sum(sizes.values()) // 50_000)
     classes: dict[tf.Operation, str] = {}
@@ -143,8 +152,8 @@ def build_program(
     reads = lambda op: classes[op] != SHAPE  # noqa: E731 - a short callback
     operations = gather_trees(step.operations, step.outputs, reads, lambda op: classes[op] == LARGE)
     groups, shapes = _group(operations, classes, static, step.controls_of)
-    readers = _buffer_readers(step, static, classes)
-    memory = _Memory(sizes, scratch or {}, static, readers)
+    readers = _buffer_readers(step, static, classes, tapes)
+    memory = _Memory(sizes, scratch or {}, static, readers, tapes)
     groups = _merge(groups, classes, memory, within_trees(operations, step.outputs, reads))
     return _program(step, static, name, groups, shapes, classes, memory)
 
@@ -155,15 +164,22 @@ class _Memory:
 
     Attributes
     ----------
-    sizes : bytes of the outputs that somebody reads
+    sizes : bytes of the outputs that somebody reads, and of what a tape holds
     scratch : what a kernel has only while it runs
     readers : which small and large operations read each buffer; None stands for the step's results
+    tapes : the operation whose tape a gradient of a Python function takes
     """
 
     sizes: Mapping[tf.Operation, int]
     scratch: Mapping[tf.Operation, Workspace]
     static: StaticStep
     readers: Mapping[tf.Operation, set[tf.Operation | None]]
+    tapes: Mapping[tf.Operation, tf.Operation]
+
+    def read_by(self, op: tf.Operation) -> list[tf.Operation]:
+        """Owners of the buffers that an operation reads."""
+        owners = [_owner(t, self.static).op for t in inputs_of(op)]
+        return [*owners, self.tapes[op]] if op in self.tapes else owners
 
 
 def _sizes(operations: list[tf.Operation], static: StaticStep) -> dict[tf.Operation, int]:
@@ -244,7 +260,10 @@ def _group(
 
 
 def _buffer_readers(
-    step: TracedStep, static: StaticStep, classes: Mapping[tf.Operation, str]
+    step: TracedStep,
+    static: StaticStep,
+    classes: Mapping[tf.Operation, str],
+    tapes: Mapping[tf.Operation, tf.Operation],
 ) -> dict[tf.Operation, set[tf.Operation | None]]:
     """Which small and large operations read each buffer; None stands for the step's results."""
     readers: dict[tf.Operation, set[tf.Operation | None]] = {}
@@ -252,6 +271,8 @@ def _buffer_readers(
         if classes[op] in (SMALL, LARGE):
             for t in inputs_of(op):
                 readers.setdefault(_owner(t, static).op, set()).add(op)
+    for op, recorded in tapes.items():
+        readers.setdefault(recorded, set()).add(op)
     for t in step.outputs:
         readers.setdefault(_owner(t, static).op, set()).add(None)
     return readers
@@ -269,10 +290,10 @@ def _merge(
     A merged node holds both sets of inputs at once. So a merge that needs more memory than any node does today is left
     out. Partial sums and products, and what lies behind them, are merged anyway (see `trees.py`).
     """
-    static, sizes = memory.static, memory.sizes
+    sizes = memory.sizes
     home = {op: k for k, group in enumerate(groups) for op in group}
     readers: list[set[int]] = [set() for _ in groups]
-    inputs = [_reads(group, static, home) for group in groups]
+    inputs = [_reads(group, memory, home) for group in groups]
     for k, reads in enumerate(inputs):
         for op in reads:
             if home[op] != k:
@@ -303,10 +324,9 @@ def _merge(
     return [entry[0] for entry in stack]
 
 
-def _reads(group: list[tf.Operation], static: StaticStep, home: Mapping[tf.Operation, int]) -> set[tf.Operation]:
+def _reads(group: list[tf.Operation], memory: _Memory, home: Mapping[tf.Operation, int]) -> set[tf.Operation]:
     """Owners of the buffers that a group reads, sources excluded."""
-    owners = {_owner(t, static).op for op in group for t in inputs_of(op)}
-    return {op for op in owners if op in home}
+    return {owner for op in group for owner in memory.read_by(op) if owner in home}
 
 
 def _local_memory(
@@ -317,12 +337,12 @@ def _local_memory(
     Follows the operations one by one. An inner value is freed after its last reader. So is an input that only this
     node reads (`own`). An elementwise operation takes over the buffer of a dying value of its own size.
     """
-    sizes, static, readers = memory.sizes, memory.static, memory.readers
+    sizes, readers = memory.sizes, memory.readers
     inside = set(group)
     last: dict[tf.Operation, int] = {}
     for k, op in enumerate(group):
-        for t in inputs_of(op):
-            last[_owner(t, static).op] = k
+        for owner in memory.read_by(op):
+            last[owner] = k
     outside = {op for op in group if op not in last or not readers.get(op, set()) <= inside}
     inner = {op for op in last if op in inside and op not in outside}
     inputs = {op for op in last if op not in inside and own(op)}
@@ -351,7 +371,7 @@ def _program(
     sizes = memory.sizes
     node_of = {op: k for k, group in enumerate(groups) for op in group}
     n = len(groups)
-    inputs = [sorted({node_of[op] for op in _reads(g, static, node_of)} - {k}) for k, g in enumerate(groups)]
+    inputs = [sorted({node_of[op] for op in _reads(g, memory, node_of)} - {k}) for k, g in enumerate(groups)]
     users: list[set[int]] = [set() for _ in groups]
     for k, row in enumerate(inputs):
         for i in row:
@@ -404,7 +424,7 @@ def _program(
             by_node[node_of[op]] += ready
     return Program(
         step, static, graph, tuple(map(tuple, groups)), tuple(map(tuple, by_node)), classes, node_of, variables,
-        memory.scratch,
+        memory.scratch, memory.tapes,
     )  # fmt: skip
 
 

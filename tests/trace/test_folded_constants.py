@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from checkmate_tf.trace.kernels import folded_of
 from checkmate_tf.trace.program import build_program
+from checkmate_tf.trace.sizes.folded import folded_of
 from checkmate_tf.trace.sizes.static import with_static_batch
 from checkmate_tf.trace.step import trace_step
 
@@ -19,8 +19,29 @@ def folded(step):
     return sum(folded_of(build_program(traced, static, "step")))
 
 
+def numbers(x):
+    """As many different numbers as the batch has."""
+    return tf.reshape(tf.cast(tf.range(tf.shape(x)[0] * 4096), tf.float32), [-1, 4096])
+
+
 def test_what_the_batch_size_alone_decides_counts():
-    assert folded(lambda x: x + tf.tile(ROW, [tf.shape(x)[0], 1])) == 16 * ROW.nbytes
+    assert folded(lambda x: x + numbers(x)) == 16 * ROW.nbytes
+
+
+def test_a_constant_that_is_written_many_times_does_not():
+    """It is emitted so that it is computed in each step."""
+    assert folded(lambda x: x + tf.tile(ROW, [tf.shape(x)[0], 1])) == 0
+    assert folded(lambda x: tf.exp(tf.broadcast_to(ROW, tf.shape(x))) + x) == 0
+
+
+def test_one_number_is_written_in_each_step_only_without_grappler(no_grappler):
+    assert folded(filled) == 0
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+    assert folded(filled) == 16 * ROW.nbytes
+
+
+def filled(x):
+    return x * tf.exp(tf.fill(tf.shape(x), 2.0))
 
 
 def test_what_depends_on_data_does_not():
@@ -33,8 +54,4 @@ def test_small_values_and_random_ones_do_not():
 
 
 def test_of_a_chain_what_is_read_in_the_end_counts():
-    def step(x):
-        row = tf.reshape(tf.tile(ROW, [tf.shape(x)[0], 1]), [-1, 4096])
-        return x + tf.exp(row)
-
-    assert folded(step) == 16 * ROW.nbytes
+    assert folded(lambda x: x + tf.exp(numbers(x))) == 16 * ROW.nbytes

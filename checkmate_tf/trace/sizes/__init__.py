@@ -5,5 +5,7 @@
 - `seen.py`: shapes that data decides, from a batch;
 - `learned.py`: shapes that only the device knows;
 - `loops.py`: how often loops run, and what the lists that they fill hold;
-- `variants.py`: what tensor lists and optionals hold.
+- `variants.py`: what tensor lists and optionals hold;
+- `folded.py`: constants, and what TensorFlow would compute of them once and keep;
+- `tapes.py`: what Python functions hold for their gradients.
 """

@@ -1,0 +1,69 @@
+"""Constants, and what TensorFlow would make of them beforehand, and keep.
+
+Where constants and a known batch size decide a value, TensorFlow computes it once. From then on it fills memory outside
+of the step. A plan that computes the value in each step has it only while it is read.
+
+Two optimizers do so: that of every function; and Grappler, if it is on, with values of no more than 100 KiB. Grappler
+computes sums and products with constants in another order, too. There a plan has to leave it the constants that it
+finds in the plain step, or the last bits differ.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from ..ops import is_stateful
+from ..program import LARGE, Program
+from ..sums import grappler_sorts
+
+__all__ = ["computed_in_each_step", "constants_of", "folded_of"]
+
+_LEAST_CONSTANT = 1 << 14  # bytes: smaller ones are many, and lie anywhere
+_MOST_FOLDED = 100 * 1024  # bytes: Grappler makes no larger constants
+_ENLARGED = {"Fill": 1, "Tile": 0, "BroadcastTo": 0}  # the input whose value these write many times
+_LOOPS = frozenset({"While", "StatelessWhile"})
+
+
+def constants_of(program: Program) -> list[int]:
+    """Bytes of each large constant. TensorFlow allocates them when a step first runs, and keeps them."""
+    sizes = (program.static.bytes_of(op.outputs[0]) or 0 for op in program.step.operations if op.type == "Const")
+    return [size for size in sizes if size >= _LEAST_CONSTANT]
+
+
+def computed_in_each_step(program: Program) -> dict[tf.Operation, int]:
+    """Operations that write a constant many times and may do so in each step; and which input it is.
+
+    Where Grappler is on, a tensor filled with one number is computed in each step only if loops alone read it: else
+    Grappler leaves out sums with zeros and products with ones.
+    """
+    found: dict[tf.Operation, int] = {}
+    grappler = grappler_sorts()
+    for op, kind in program.classes.items():
+        index = _ENLARGED.get(op.type)
+        if kind != LARGE or index is None or program.source_of(op.inputs[index]).op.type != "Const":
+            continue
+        size = program.static.bytes_of(op.outputs[0]) or 0
+        looped = all(reader.type in _LOOPS for reader in op.outputs[0].consumers())
+        if not grappler or (size > _MOST_FOLDED and (looped or op.type != "Fill")):
+            found[op] = index
+    return found
+
+
+def folded_of(program: Program) -> list[int]:
+    """Bytes of each value that TensorFlow computes beforehand, and keeps, if it knows the batch size while it traces.
+
+    They depend on constants and on the batch size alone, and what reads them does not. Small values do not count.
+    """
+    apart = computed_in_each_step(program)
+    known: set[tf.Operation] = set()
+    made: list[tf.Operation] = []
+    for op in program.step.operations:
+        copy = program.static.operations.get(op)
+        if copy is not None and copy.type == "Const":
+            known.add(op)
+        elif op not in apart and op.inputs and not is_stateful(op) and all(t.op in known for t in op.inputs):
+            known.add(op)
+            made.append(op)
+    others = set(program.step.operations) - known
+    read = [t for op in made for t in op.outputs if not others.isdisjoint(t.consumers())]
+    return [size for t in read if (size := program.static.bytes_of(t) or 0) >= _LEAST_CONSTANT]

@@ -10,7 +10,6 @@ Where there is no model of the allocator, a target is what the solver is asked f
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -23,11 +22,8 @@ from ..errors import InfeasibleBudgetError
 from ..graph import Graph
 from ..plan import plan_from_sequence
 from ..schedule import Schedule, keep_all
-from ..strategies.ordering.links import links
-from ..strategies.search.arrays import flatten
-from ..strategies.search.exchange import turned
+from ..strategies.search.measured import refill, squeeze
 from ..strategies.search.minimum_budget import proven_minimum
-from ..strategies.search.refill import refill
 from ..strategies.search.variants import variants
 from .job import Job, Ledger
 from .options import PlanOptions
@@ -45,8 +41,10 @@ _WORK = 25_000  # nodes times budgets: larger graphs are varied for fewer budget
 _FEWEST = 8  # budgets
 _NEAR = 0.015  # of a schedule's bytes: a solved one as near as that is not worth solving again
 _SOLVES = 3  # for each question, at most
-_REFILLED, _REFILLING = 3, 0.5  # schedules that are placed again with changes, and seconds for each
+_CHANGED = 3  # schedules that are changed with placing in the loop, the best first
+_REFILLING = _PACKING = 0.5  # seconds for each, to keep more, and to turn parts of it round
 _PACKED = 1.08  # times a target: what takes more is not turned round until it fits
+_SQUEEZING, _SQUEEZED, _TURNED = 1.5, 1.3, 0.5  # as these two; and the share of turns, where more is computed again
 _CHEAPER = 2e-3  # of the cost: what a schedule has to save to be worth that
 _LOST = 1.05  # times what is asked for: what a step takes that finds no room
 _GRAIN = 400  # parts of the budget: targets are multiples of one, so that the cache knows them again
@@ -107,10 +105,12 @@ class Finder:
             self._pack(memory, target)
             self._refill(memory, target)
         known = self._cheapest(memory, target, strict)
+        proven = proven_minimum(self.graph, self.job.options.order)[0] > self.job.budget_bytes
+        if known is None and strict and not proven and self._squeeze(memory, target):
+            known = self._cheapest(memory, target, strict)
         if known is not None:
             return self._found(memory, known, strict)
         reason = f"no schedule was found whose values fit into {target} bytes as the device's allocator places them"
-        proven = proven_minimum(self.graph, self.job.options.order)[0] > self.job.budget_bytes
         if proven:
             try:
                 solve_once(self.graph, self.job.budget_bytes, self._options(), self.ledger)
@@ -138,30 +138,38 @@ class Finder:
                 return
 
     def _pack(self, memory: Memory, target: int) -> None:
-        """Turn parts of schedules round that would be cheaper and nearly fit, as long as they take no more."""
+        """Turn parts of schedules round that would be cheaper and nearly fit, until one fits."""
         if self.job.options.strategy != SEARCHED or self.job.options.order != "free":
             return
         least = min((known.cost for known in self._fitting(target)), default=np.inf)
         near = [k for k in self.known.values() if k.cost < (1 - _CHEAPER) * least and _taken(k.placed) > target]
         near = [k for k in near if _taken(k.placed) <= _PACKED * target]
-        if not near:
-            return
-        problem, before_after = flatten(self.graph), links(self.graph)
+        for known in sorted(near, key=lambda k: k.cost)[:_CHANGED]:
+            if self._squeezed(memory, known, target, _PACKING, turns=1.0):
+                return
+
+    def _squeeze(self, memory: Memory, target: int) -> bool:
+        """Change what takes least, more recomputation included, until something fits; whether it does."""
+        if self.job.options.strategy != SEARCHED:
+            return False
+        near = [k for k in self.known.values() if target < _taken(k.placed) <= _SQUEEZED * target]
+        turns = _TURNED if self.job.options.order == "free" else 0.0
+        nearest = sorted(near, key=lambda k: (_taken(k.placed), k.cost))[:_CHANGED]
+        return any(self._squeezed(memory, known, target, _SQUEEZING, turns) for known in nearest)
+
+    def _squeezed(self, memory: Memory, known: _Known, target: int, seconds: float, turns: float) -> bool:
+        """Change a schedule until it fits, or as far as that goes. What comes of it is known then, as well."""
+
+        def taken(sequence: NDArray[np.int64]) -> int:
+            return _taken(memory.placed(sequence))
+
         with self.ledger.timed("solve"):
-            for known in sorted(near, key=lambda k: k.cost)[:_REFILLED]:
-                sequence, taken = known.sequence, _taken(known.placed)
-                until, seed = time.perf_counter() + _REFILLING, self.job.options.seed
-                while taken > target and time.perf_counter() < until:
-                    seed += 1
-                    other = turned(problem, before_after, sequence, seed)
-                    if np.array_equal(other, sequence):
-                        continue
-                    placed = memory.placed(other)
-                    if _taken(placed) <= taken:
-                        sequence, taken = other, _taken(placed)
-                if taken <= target:
-                    self._add(memory, known.solved, sequence)
-                    return
+            sequence = squeeze(self.graph, known.sequence, taken, target, seconds, turns, self.job.options.seed)
+            most = max(target, taken(sequence))
+            if turns < 1:
+                sequence = refill(self.graph, sequence, lambda other: taken(other) <= most, _REFILLING)
+            self._add(memory, known.solved, sequence)
+            return most <= target
 
     def _refill(self, memory: Memory, target: int) -> None:
         """Keep what the cheapest schedules that fit have room for, as the allocator places it."""
@@ -173,7 +181,7 @@ class Finder:
             return placed.peak_bytes <= target and not placed.out_of_memory
 
         with self.ledger.timed("solve"):
-            for known in self._fitting(target)[:_REFILLED]:
+            for known in self._fitting(target)[:_CHANGED]:
                 sequence = refill(self.graph, known.sequence, fits, _REFILLING)
                 self._add(memory, known.solved, sequence)
 

@@ -6,6 +6,7 @@ from bruteforce import least_cost
 from graphs import any_graphs, chain, random_graphs, resnet, training, transformer, unet
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recomputations import with_recomputations
 
 from checkmate_tf.graph import BACKWARD, Graph
 from checkmate_tf.plan import evaluate, plan_from_sequence
@@ -14,7 +15,7 @@ from checkmate_tf.strategies.ordering.links import links
 from checkmate_tf.strategies.search.arrays import flatten, last_needs, pinned_bytes
 from checkmate_tf.strategies.search.exchange import exchange, turned
 from checkmate_tf.strategies.search.keep_where_room import keep_where_room
-from checkmate_tf.strategies.search.refill import refill
+from checkmate_tf.strategies.search.measured import refill
 from checkmate_tf.strategies.search.search import _ALPHAS, KeepSet, _Walk, search
 from checkmate_tf.strategies.search.simulate import buffers, simulate
 
@@ -197,16 +198,6 @@ def test_it_comes_back_when_no_other_exponent_fits(monkeypatch):
     for _ in walk.run(list):
         if refused:
             return
-
-
-def with_recomputations(graph: Graph, seed: int) -> np.ndarray:
-    """All nodes in order, and in random places some of them again, where they may be."""
-    rng, sequence = np.random.default_rng(seed), list[int]()
-    for node in range(len(graph)):
-        may = [i for i in range(node) if graph.kinds[i] != BACKWARD and node < graph.recompute_until[i]]
-        again = rng.permutation(may)[: rng.integers(0, 3)] if may else []
-        sequence += [*(int(i) for i in again), node]
-    return np.array(sequence, np.int64)
 
 
 @settings(max_examples=80, deadline=None)

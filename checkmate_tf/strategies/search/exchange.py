@@ -20,10 +20,11 @@ from .arrays import Problem
 from .keep_where_room import profile, without
 from .reorder import span
 
-__all__ = ["exchange", "turned"]
+__all__ = ["ejected", "exchange", "turned"]
 
 _EJECTIONS = 6  # values that are dropped for one that is kept, at most
 _LOOKS = 3  # values to choose from: the one of least cost for its bytes is taken
+_HIGH = 0.9  # of the most that is in memory: where a value is dropped, at least so much is
 _CHAIN = 8  # values that are computed again for one, at most
 
 Integers = NDArray[np.int64]
@@ -122,6 +123,29 @@ def turned(problem: Problem, links: Links, sequence: Integers, seed: int) -> Int
     """
     np.random.seed(seed)  # noqa: NPY002
     return _turned(problem, links, sequence)
+
+
+@numba_jit
+def ejected(problem: Problem, sequence: Integers, seed: int) -> Integers:
+    """A sequence with one value less in memory where there is much, which is computed again later.
+
+    Parameters
+    ----------
+    problem, sequence
+        As `exchange` takes them.
+    seed : int
+
+    Returns
+    -------
+    (length,) int array
+        Without recomputations that nobody reads. Nothing is added if nothing can be dropped there.
+    """
+    np.random.seed(seed)  # noqa: NPY002
+    tables = np.zeros((3, sequence.shape[0]), np.int64)
+    result = profile(problem, sequence, tables[0], tables[1], tables[2])
+    memory = tables[0, : result.shape[0]]
+    high = np.flatnonzero(memory >= (_HIGH + (1 - _HIGH) * np.random.random()) * memory.max())  # noqa: NPY002
+    return _ejected(problem, result, tables[1], high[int(np.random.random() * high.shape[0])])  # noqa: NPY002
 
 
 @numba_jit

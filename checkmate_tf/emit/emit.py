@@ -44,7 +44,7 @@ from ..trace.order import is_gradient
 from ..trace.products import Products, products_of
 from ..trace.program import LARGE, SHAPE, SMALL, SOURCE, VIEW, Program
 from ..trace.sizes.folded import computed_in_each_step
-from ..trace.sizes.loops import copy_functions
+from ..trace.sizes.loops import LOOPS, copy_functions
 from ..trace.sums import grappler_sorts
 from ..trace.trees import in_trees
 from .ordering import Order, Strict, needed_waits
@@ -61,7 +61,6 @@ _FUSED_WITH_BIAS = frozenset(
 )
 _CAPTURED = 256  # elements: smaller ones become constants where they are captured
 _CONCATENATES = "ConcatV2"
-_LOOPS = frozenset({"While", "StatelessWhile"})
 
 # The input on which to gate, where it is not simply the first that will do.
 _GATED_INPUT = {
@@ -303,7 +302,7 @@ class Emission:
     def _watched(self, op: tf.Operation) -> tf.Operation:
         """Something that runs when `op` has run, and leaves `op` without an outgoing control edge of its own."""
         result = next((t for t in op.outputs if t.dtype.is_floating), None)
-        if result is None or op.type in _LOOPS:
+        if result is None or op.type in LOOPS:
             return op
         with self.graph.control_dependencies(None), self.graph.device(op.device or None):
             return tf.identity(result, name="checkmate/done").op
@@ -325,13 +324,13 @@ class Emission:
         controls += self._keep_in_place(op)
         waits = [self.comes_after.get(id(t), 0) for t in inputs]
         after = max(waits, default=0)
-        begins = min(waits, default=0) if op.type in _LOOPS else after  # a loop with whatever is there first
+        begins = min(waits, default=0) if op.type in LOOPS else after  # a loop with whatever is there first
         if gate and begins < self.wait:
             gated = self._gated_inputs(op)
             if not gated:
                 controls.append(self.barriers[self.wait])
             for k in gated:
-                if op.type in _LOOPS and waits[k] >= self.wait:
+                if op.type in LOOPS and waits[k] >= self.wait:
                     continue
                 with self.graph.control_dependencies([self.barriers[self.wait]]), self.graph.device(op.device or None):
                     inputs[k] = tf.identity(inputs[k], name="checkmate/gate")
@@ -444,7 +443,7 @@ class Emission:
         if op.type in SUMS:  # Grappler sorts the inputs of larger ones by name, and a gate would be another name
             return []
         kinds = [self._kind(t) for t in inputs_of(op)]
-        if op.type in _LOOPS:  # what reads no state would run ahead, for as long as its counter lets it
+        if op.type in LOOPS:  # what reads no state would run ahead, for as long as its counter lets it
             counts = [t.dtype.is_integer and t.shape.rank == 0 for t in inputs_of(op)]
             return [k for k, kind in enumerate(kinds) if kind in (LARGE, SMALL) or counts[k]]
         wanted = _GATED_INPUT.get(op.type)

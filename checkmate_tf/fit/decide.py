@@ -201,6 +201,7 @@ def _end(state: State) -> Action:
         return Done(replace(state.best, strict_cost=state.strict_cost))
     limits = state.limits
     least = int(state.policy.named * (_least_sure(state) or limits.budget_bytes) / state.policy.sure) + 1
+    predicted = min(a.placed_bytes or a.predicted_bytes for a in state.attempts)
     hard, what = "", "the budget to that"
     if limits.limited:
         hard = f", too near its limit of {format_bytes(limits.device_bytes)}, some of which it loses to pieces"
@@ -208,7 +209,7 @@ def _end(state: State) -> Action:
     return Refuse(
         InfeasibleBudgetError(
             f"budget {format_bytes(limits.budget_bytes)} was kept by none of {len(state.attempts)} plans: the least "
-            f"predicted is {format_bytes(min(a.predicted_bytes for a in state.attempts))}, but the device's allocator "
+            f"predicted is {format_bytes(predicted)}, but the device's allocator "
             f"needs {format_bytes(least)} for the steps that take most{hard}; raise {what} or lower the batch size",
             limits.budget_bytes,
             least,

@@ -28,20 +28,16 @@ def test_what_the_batch_size_alone_decides_counts():
     assert folded(lambda x: x + numbers(x)) == 16 * ROW.nbytes
 
 
-def test_a_constant_that_is_written_many_times_does_not():
+def test_a_constant_that_is_written_many_times_does_not(no_grappler):
     """It is emitted so that it is computed in each step."""
     assert folded(lambda x: x + tf.tile(ROW, [tf.shape(x)[0], 1])) == 0
     assert folded(lambda x: tf.exp(tf.broadcast_to(ROW, tf.shape(x))) + x) == 0
 
-
-def test_one_number_is_written_in_each_step_only_without_grappler(no_grappler):
-    assert folded(filled) == 0
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
-    assert folded(filled) == 16 * ROW.nbytes
+    assert folded(lambda x: x * tf.exp(tf.fill(tf.shape(x), 2.0))) == 0
 
 
-def filled(x):
-    return x * tf.exp(tf.fill(tf.shape(x), 2.0))
+def test_where_grappler_is_on_it_does():
+    assert folded(lambda x: x + tf.tile(ROW, [tf.shape(x)[0], 1])) == 16 * ROW.nbytes
 
 
 def test_what_depends_on_data_does_not():

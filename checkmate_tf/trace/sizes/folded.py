@@ -3,9 +3,8 @@
 Where constants and a known batch size decide a value, TensorFlow computes it once. From then on it fills memory outside
 of the step. A plan that computes the value in each step has it only while it is read.
 
-Two optimizers do so: that of every function; and Grappler, if it is on, with values of no more than 100 KiB. Grappler
-computes sums and products with constants in another order, too. There a plan has to leave it the constants that it
-finds in the plain step, or the last bits differ.
+Grappler, if it is on, leaves out sums with zeros and products with ones, and computes others with constants in another
+order. There a plan leaves it the constants that it finds in the plain step, or the last bits might differ.
 """
 
 from __future__ import annotations
@@ -15,13 +14,12 @@ import tensorflow as tf
 from ..ops import is_stateful
 from ..program import LARGE, Program
 from ..sums import grappler_sorts
+from .loops import LOOPS
 
 __all__ = ["computed_in_each_step", "constants_of", "folded_of"]
 
 _LEAST_CONSTANT = 1 << 14  # bytes: smaller ones are many, and lie anywhere
-_MOST_FOLDED = 100 * 1024  # bytes: Grappler makes no larger constants
 _ENLARGED = {"Fill": 1, "Tile": 0, "BroadcastTo": 0}  # the input whose value these write many times
-_LOOPS = frozenset({"While", "StatelessWhile"})
 
 
 def constants_of(program: Program) -> list[int]:
@@ -33,8 +31,7 @@ def constants_of(program: Program) -> list[int]:
 def computed_in_each_step(program: Program) -> dict[tf.Operation, int]:
     """Operations that write a constant many times and may do so in each step; and which input it is.
 
-    Where Grappler is on, a tensor filled with one number is computed in each step only if loops alone read it: else
-    Grappler leaves out sums with zeros and products with ones.
+    Where Grappler is on, only those are that loops alone read: it rewrites nothing there.
     """
     found: dict[tf.Operation, int] = {}
     grappler = grappler_sorts()
@@ -42,9 +39,7 @@ def computed_in_each_step(program: Program) -> dict[tf.Operation, int]:
         index = _ENLARGED.get(op.type)
         if kind != LARGE or index is None or program.source_of(op.inputs[index]).op.type != "Const":
             continue
-        size = program.static.bytes_of(op.outputs[0]) or 0
-        looped = all(reader.type in _LOOPS for reader in op.outputs[0].consumers())
-        if not grappler or (size > _MOST_FOLDED and (looped or op.type != "Fill")):
+        if not grappler or all(reader.type in LOOPS for reader in op.outputs[0].consumers()):
             found[op] = index
     return found
 

@@ -43,6 +43,13 @@ def test_each_gradient_takes_the_tape_of_its_own_function():
     assert len(functions) == 4 and [tapes[op] for op in gradients] == functions[1::-1]
 
 
+def test_a_function_that_is_traced_as_one_has_its_tapes_too():
+    inner = tf.function(lambda x: tf.ensure_shape(tf.py_function(tf.tanh, [x], tf.float32), (BATCH, WIDTH)))
+    traced = trace_step(lambda x: _gradient(x, lambda v: inner(tf.exp(v))), tf.TensorSpec([None, WIDTH]))
+    function, gradient = (op for op in traced.operations if op.type == "EagerPyFunc")
+    assert tapes_of(traced.operations) == {gradient: function}
+
+
 def test_what_the_tape_holds_is_a_part_of_the_function_until_then():
     program = _program(_two)
     graph: Graph = program.graph

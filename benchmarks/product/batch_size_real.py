@@ -223,12 +223,14 @@ def answer_trial(request: dict) -> dict:
 
 
 def one_by_one(network: Network) -> tf.data.Dataset:
-    """Batches of a network, each made when it is asked for."""
+    """Batches of a network, each made when it is asked for. By itself tf.data would make one more ahead."""
     import tensorflow as tf
 
     signature = tuple(tf.TensorSpec(a.shape, a.dtype) for a in network.data(1))
     batches = lambda: (network.data(1, seed) for seed in range(STEPS))  # noqa: E731 - a short callback
-    return tf.data.Dataset.from_generator(batches, output_signature=signature)
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    return tf.data.Dataset.from_generator(batches, output_signature=signature).with_options(options)
 
 
 # Results --------------------------------------------------------------------------------------------------------------

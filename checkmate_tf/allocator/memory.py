@@ -56,11 +56,14 @@ class Memory:
         What lies where, what comes before the step or while it runs included; see `with_more`.
     kernels : Kernels
         What the step's operations allocate.
+    first : int, optional
+        A node that comes before all of a sequence: the batch that is made for the step, and freed in it.
     """
 
     allocator: Bfc
     state: State
     kernels: Kernels
+    first: int | None = None
 
     def placed(self, sequence: Sequence[int] | Integers) -> Placed:
         """What a step takes whose nodes are computed in a given order, one after the other.
@@ -69,7 +72,7 @@ class Memory:
         -----
         Some milliseconds for 10,000 allocations.
         """
-        return self._placed(*expand(self.kernels, np.asarray(sequence, np.int64))[:2])
+        return self._placed(*expand(self.kernels, self.whole(sequence))[:2])
 
     def placed_loose(
         self,
@@ -110,7 +113,10 @@ class Memory:
         """
         if samples < 1:
             raise PlanError(f"{samples} samples: give at least one")
-        runs = linked(self.kernels, np.asarray(sequence, np.int64))
+        runs = linked(self.kernels, self.whole(sequence))
+        if self.first is not None:
+            waits = np.insert(np.asarray(waits, np.int64) + 1, 0, 0)
+            seconds = np.append(seconds, np.zeros(len(self.kernels.operations) - 1 - len(seconds)))
         found: list[Placed] = []
         for own in np.random.SeedSequence(seed).generate_state(samples):
             moments = interleaving(self.kernels, runs, waits, seconds, threads=threads, seed=int(own))
@@ -120,6 +126,10 @@ class Memory:
             max(one.asked_bytes for one in found),
             any(one.out_of_memory for one in found),
         )
+
+    def whole(self, sequence: Sequence[int] | Integers) -> Integers:
+        """A sequence of nodes with the one that comes before it."""
+        return np.asarray(sequence if self.first is None else [self.first, *sequence], np.int64)
 
     def _placed(self, ids: Integers, sizes: Integers) -> Placed:
         owners = int(ids.max(initial=-1)) + 1
@@ -133,7 +143,7 @@ class Memory:
 
     def placement(self, sequence: Sequence[int] | Integers) -> tuple[Events, Placement, Integers]:
         """Where everything lies: events, their places, and the operation (an index of `kernels`) of each event."""
-        ids, sizes, operations = expand(self.kernels, np.asarray(sequence, np.int64))
+        ids, sizes, operations = expand(self.kernels, self.whole(sequence))
         events = Events(ids + int(self.state.owner.max(initial=-1)) + 1, sizes)
         return events, place(self.allocator, events, self.state), operations
 

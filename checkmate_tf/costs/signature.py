@@ -1,6 +1,7 @@
 """Signatures: operations that take the same time have the same one, in any process.
 
-What counts is the type, the attributes, types and shapes of inputs, and small integer inputs by value.
+What counts is the type, the attributes, types and shapes of inputs, and small integer inputs by value. The gradient of
+a max-pooling is another operation where the pooling is known (`trace.sizes.tapes`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..trace.sizes.tapes import pooling_of
 from .alone.eager import called_graphs, handle_shape_dtype
 from .alone.values import StaticValues
 
@@ -39,6 +41,7 @@ class Signer:
             self._signed[key] = "unfinished"
             inputs = ", ".join(self._input(t) for t in op.inputs)
             text = f"{op.type}({inputs}){self._attributes(op)}"
+            text += " of a pooling" if pooling_of(op) is not None else ""
             self._signed[key] = text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}...#{_digest(text)}"
         return self._signed[key]
 

@@ -17,6 +17,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ..trace.ops import ELEMENTWISE
+from ..trace.sizes.tapes import places_bytes, pooling_of
 from . import cache as disk
 from .alone.eager import RUN_ERRORS, as_function
 from .alone.fabricate import Fabricator, may_run
@@ -79,7 +80,8 @@ def op_workspaces(
                 op = ops[groups[signature][0]]
                 if progress is not None:
                     progress(done, len(todo), f"workspace of {op.type}")
-                found_bytes = _workspace(op, Fabricator(signer.values), where.strip("/"))
+                pooling = None if chosen_here else pooling_of(op)
+                found_bytes = _workspace(op, pooling, Fabricator(signer.values), where.strip("/"))
                 if found_bytes is not None:
                     fresh[signature] = found_bytes
         finally:  # an interrupt keeps what was measured
@@ -89,12 +91,17 @@ def op_workspaces(
     return found
 
 
-def _workspace(op: tf.Operation, fabricator: Fabricator, device: str) -> int | None:
-    """Bytes; None if the operation could not be run now. Memory may have been short, so that is not cached."""
+def _workspace(op: tf.Operation, pooling: tf.Operation | None, fabricator: Fabricator, device: str) -> int | None:
+    """Bytes; None if the operation could not be run now. Memory may have been short, so that is not cached.
+
+    If it is the gradient of a pooling that keeps places for it, it takes nothing, but in a graph without the pooling.
+    """
     try:
         if not may_run(op):
             return 0
         inputs = fabricator.inputs_of(op)
+        if pooling is not None and places_bytes(pooling, _peak_beyond(runner(pooling, inputs[:1]), device)):
+            return 0
         more = _peak_beyond(runner(op, inputs), device)
         if more >= LEAST_BYTES and op.type not in CALLS:  # a graph may have another kernel, which needs less
             call = as_function(op)

@@ -23,7 +23,7 @@ _UNREADABLE = (tf.errors.OpError, BufferError, TypeError, ValueError)  # a map t
 _log = logging.getLogger(__name__)
 
 
-def memory_before(device: Device, kernels: Kernels, coming: Sequence[int]) -> Memory | None:
+def memory_before(device: Device, kernels: Kernels, coming: Sequence[int], first: int | None = None) -> Memory | None:
     """The memory that a step finds, or None where the device's allocator is not known.
 
     Parameters
@@ -33,6 +33,8 @@ def memory_before(device: Device, kernels: Kernels, coming: Sequence[int]) -> Me
         Of the step's program.
     coming : sequence of int
         Bytes of each tensor that is not there yet, but will be: batches that are kept ready, large constants.
+    first : int, optional
+        As in `Memory`.
     """
     gc.collect()  # what only lies in cycles would be taken for something that stays
     try:
@@ -42,4 +44,4 @@ def memory_before(device: Device, kernels: Kernels, coming: Sequence[int]) -> Me
         _log.info("the allocator of %s has no model here: %s", device.name, error)
         return None
     state = state_of_chunks(allocator, lies.address, lies.size, lies.in_use)
-    return Memory(allocator, with_more(allocator, state, coming), kernels)
+    return Memory(allocator, with_more(allocator, state, coming), kernels, first)

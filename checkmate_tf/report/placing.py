@@ -56,14 +56,17 @@ def memory_use(memory: Memory, schedule: Schedule, *, packing: bool = True) -> M
     first, last = blocks.begin[found], blocks.end[found]
     before = memory.state.bytes_in_use
     packed = before + best_packing(events).packed_bytes if packing and len(first) <= _PACKED else None
-    computation = _computations(memory.kernels.operations, sequence, operations)
-    time = np.append(_times(computation), len(sequence))
+    whole = memory.whole(sequence)
+    computation = _computations(memory.kernels.operations, whole, operations) - (len(whole) - len(sequence))
+    time = np.append(_times(np.maximum(computation, 0)), len(sequence))
     old_address, old_size = _held(memory.state)
     old = len(old_address)
     address = np.concatenate([old_address, placed.address[first]])
     size = np.concatenate([old_size, placed.chunk_bytes[first]])
     begin = np.concatenate([np.zeros(old), time[first]])
     end = np.concatenate([np.full(old, len(sequence)), time[last]])
+    made = computation[first]
+    kind = np.where(made < 0, kinds.BEFORE, _kinds(schedule, made))
     largest = np.sort(np.argsort(-(size * (end - begin)), kind="stable")[:_CHUNKS])
     return MemoryUse(
         asked_bytes=before + most_alive(blocks),
@@ -78,8 +81,8 @@ def memory_use(memory: Memory, schedule: Schedule, *, packing: bool = True) -> M
         asked=np.concatenate([old_size, events.sizes[first]])[largest],
         begin=begin[largest],
         end=end[largest],
-        kind=np.concatenate([np.full(old, kinds.BEFORE), _kinds(schedule, computation[first])])[largest],
-        node=np.concatenate([np.full(old, -1), sequence[computation[first]]])[largest],
+        kind=np.concatenate([np.full(old, kinds.BEFORE), kind])[largest],
+        node=np.concatenate([np.full(old, -1), np.where(made < 0, -1, sequence[made])])[largest],
         chunks=len(address),
     )
 

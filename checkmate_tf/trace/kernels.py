@@ -24,16 +24,22 @@ _TAKES_OVER = dict.fromkeys(ELEMENTWISE | {"Select", "SelectV2", "LogicalAnd", "
 }
 
 
-def kernels_of(program: Program) -> Kernels:
+def kernels_of(program: Program, batch: bool = False) -> Kernels:
     """The operations of a program's nodes, as arrays.
 
     Views are no operations here: they share the memory of what they look at. So are shape operations, whose values
     are a few bytes. Where Grappler is on, a constant factor is where Grappler will put it (see `products`).
+
+    With `batch` the last node, one beyond those of the program, is the batch that comes for the step. It is freed as
+    other values are. A plan counts it for the whole step.
     """
     pushed = products_of(program).pushed if grappler_sorts() else []
     without = {p.inner: id(p.factor) for p in pushed}
     beside = {p.outer: id(p.factor) for p in pushed}
-    buffers: dict[int, int] = {}  # id of a traced tensor, or of an operation whose tape holds one -> buffer
+    given = program.step.inputs if batch else []
+    made = sum(len(op.outputs) + (program.taped_bytes(op) > 0) for node in program.nodes for op in node)
+    # id of a traced tensor, or of an operation whose tape holds one -> buffer
+    buffers: dict[int, int] = {id(t): made + k for k, t in enumerate(given)}
     sizes: list[int] = []
     pieces: list[int] = []
     operations, outputs, reads = [0], [0], [0]
@@ -69,6 +75,14 @@ def kernels_of(program: Program) -> Kernels:
             workspace += [*own.before, *own.after] if many == 1 else [own.bytes // many] * many
             before.append(len(own.before) if many == 1 else 0)
             workspaces.append(len(workspace))
+        operations.append(len(takes_over))
+    if batch:
+        sizes += program.batch_bytes
+        pieces += [1] * len(given)
+        for counts, most in ((outputs, sizes), (reads, read), (workspaces, workspace)):
+            counts.append(len(most))
+        takes_over.append(-1)
+        before.append(0)
         operations.append(len(takes_over))
     kept = np.zeros(len(sizes), bool)
     for t in program.step.outputs:

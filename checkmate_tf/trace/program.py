@@ -30,7 +30,7 @@ from .order import is_gradient, waits_of
 from .sizes.learned import LEARNED
 from .sizes.shapes import PYTHON
 from .sizes.static import StaticStep
-from .sizes.tapes import taped_bytes, tapes_of
+from .sizes.tapes import pooling_of, taped_bytes, tapes_of
 from .step import TracedStep
 from .trees import gather_trees, within_trees
 
@@ -66,8 +66,8 @@ class Program:
     node_of : dict from operation to node, for small and large operations
     variable_bytes : int
         A part of `graph.constant_bytes`. `input_bytes` are another; large constants are the rest.
-    scratch : dict from operation to what its kernel has only while it runs, where there is any
-    tapes : dict from a gradient of a Python function to the operation whose tape it takes
+    scratch : dict from operation to what its kernel takes for itself, where there is any
+    tapes : dict from a gradient to the operation that keeps something for it
     """
 
     step: TracedStep
@@ -96,8 +96,8 @@ class Program:
         return _owner(t, self.static)
 
     def taped_bytes(self, op: tf.Operation) -> int:
-        """Bytes of inputs that the tape of a Python function holds for its gradient."""
-        return taped_bytes(op, self.source_of, self.static.bytes_of) if op in self.tapes.values() else 0
+        """Bytes that an operation keeps for its gradient, beside its outputs."""
+        return _taped_bytes(op, self.scratch, self.static) if op in self.tapes.values() else 0
 
     def node_costs(self, operations: list[tf.Operation], costs: NDArray[np.float64]) -> NDArray[np.float64]:
         """Sum the costs of operations by node. Operations that are in no node are free."""
@@ -127,16 +127,18 @@ def build_program(
     large_bytes : int, optional
         Least bytes of a value worth deciding about. Default: 16 KiB, or 1/50,000 of all bytes computed if that is more.
     scratch : mapping from operation to Workspace, optional
-        What its kernel has only while it runs. By default nothing.
+        What its kernel takes for itself. By default nothing.
 
     Raises
     ------
     DynamicShapeError
         If a value's size does not follow from the batch size.
     """
-    sizes, tapes = _sizes(step.operations, static), tapes_of(step.operations)
-    for op in tapes.values():
-        sizes[op] += taped_bytes(op, lambda t: _owner(t, static), static.bytes_of)
+    sizes, scratch = _sizes(step.operations, static), scratch or {}
+    poolings = {op: pooling for op in step.operations if (pooling := pooling_of(op)) is not None}
+    tapes = tapes_of(step.operations) | {op: p for op, p in poolings.items() if scratch.get(p, NOTHING).kept}
+    for op in dict.fromkeys(tapes.values()):
+        sizes[op] += _taped_bytes(op, scratch, static)
     if large_bytes is None:
         large_bytes = max(16384, sum(sizes.values()) // 50_000)
     classes: dict[tf.Operation, str] = {}
@@ -153,7 +155,7 @@ def build_program(
     operations = gather_trees(step.operations, step.outputs, reads, lambda op: classes[op] == LARGE)
     groups, shapes = _group(operations, classes, static, step.controls_of)
     readers = _buffer_readers(step, static, classes, tapes)
-    memory = _Memory(sizes, scratch or {}, static, readers, tapes)
+    memory = _Memory(sizes, scratch, static, readers, tapes)
     groups = _merge(groups, classes, memory, within_trees(operations, step.outputs, reads))
     return _program(step, static, name, groups, shapes, classes, memory)
 
@@ -164,10 +166,10 @@ class _Memory:
 
     Attributes
     ----------
-    sizes : bytes of the outputs that somebody reads, and of what a tape holds
-    scratch : what a kernel has only while it runs
+    sizes : bytes of the outputs that somebody reads, and of what is kept for a gradient
+    scratch : what a kernel takes for itself
     readers : which small and large operations read each buffer; None stands for the step's results
-    tapes : the operation whose tape a gradient of a Python function takes
+    tapes : the operation that keeps something for a gradient
     """
 
     sizes: Mapping[tf.Operation, int]
@@ -203,6 +205,12 @@ def _sizes(operations: list[tf.Operation], static: StaticStep) -> dict[tf.Operat
             total += size
         sizes[op] = total
     return sizes
+
+
+def _taped_bytes(op: tf.Operation, scratch: Mapping[tf.Operation, Workspace], static: StaticStep) -> int:
+    """Bytes that an operation keeps for its gradient, beside its outputs."""
+    kept = scratch.get(op, NOTHING).kept
+    return kept or taped_bytes(op, lambda t: _owner(t, static), static.bytes_of)
 
 
 def _owner(t: tf.Tensor, static: StaticStep) -> tf.Tensor:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given
-from operations import chain, kernels_and_sequences, plain_events
+from operations import chain, kernels, kernels_and_sequences, plain_events
 
 from checkmate_tf.allocator.bfc import FREE, Bfc, Events, empty_state, place
 from checkmate_tf.allocator.memory import Memory, with_more
@@ -123,3 +123,15 @@ def test_any_sample_out_of_memory_counts():
 def test_no_samples_are_refused():
     with pytest.raises(PlanError, match="0 samples"):
         Memory(ALLOCATOR, BEFORE, chain([10])).placed_loose([0], [0], [1.0], samples=0)
+
+
+def test_the_batch_comes_first_and_is_freed_in_the_step():
+    """Node 2 is the batch, which node 0 reads; node 1 then has its room."""
+    given = kernels(range(4), range(4), [0, 1, 2, 2], [2, 0], [1024, 4096, 4096])
+    memory = Memory(ALLOCATOR, empty_state(ALLOCATOR), given, first=2)
+    without = Memory(ALLOCATOR, empty_state(ALLOCATOR), given)
+    assert memory.placed([0, 1]) == without.placed([2, 0, 1])
+    assert memory.placed([0, 1]).peak_bytes == 4096 + 1024
+    assert memory.placement([0, 1])[0].ids.tolist() == without.placement([2, 0, 1])[0].ids.tolist()
+    loose = memory.placed_loose([0, 1], [0, 0], [1.0, 1.0])
+    assert loose == without.placed_loose([2, 0, 1], [0, 1, 1], [1.0, 1.0, 0.0])

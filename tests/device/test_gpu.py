@@ -130,7 +130,24 @@ def test_calls_are_hidden_behind_what_a_gpu_computes(monkeypatch, queues, measur
     timer.queues, timer.call_us, timer.op_us = queues, 10.0, 1.0
     monkeypatch.setattr(timer, "_microseconds", lambda *given: measured)
     monkeypatch.setattr(timed, "may_run", lambda op: True)
-    assert timer.time(None, SimpleNamespace(inputs_of=lambda op: []), 1.0) == expected
+    monkeypatch.setattr(timed, "pooling_of", lambda op: None)
+    op = SimpleNamespace(type="AddV2", op_def=None)
+    monkeypatch.setattr(timed, "runner", lambda op, inputs: None)
+    assert timer.time(op, SimpleNamespace(inputs_of=lambda op: []), 1.0) == expected
+
+
+def test_a_pooling_is_taken_off_its_gradient_but_on_a_gpu(monkeypatch):
+    timer = object.__new__(timed._OpTimer)
+    timer.call_us, timer.op_us = 10.0, 1.0
+    monkeypatch.setattr(timer, "_microseconds", lambda run, left: run())
+    monkeypatch.setattr(timed, "may_run", lambda op: True)
+    monkeypatch.setattr(timed, "pooling_of", lambda op: "pooling")
+    monkeypatch.setattr(timed, "as_function", lambda op, pooling=None: lambda *inputs: 50.0 if pooling else 20.0)
+    monkeypatch.setattr(timed, "runner", lambda op, inputs: lambda: 70.0)
+    for timer.queues, expected in ((False, 31.0), (True, 70.0)):
+        assert (
+            timer.time(SimpleNamespace(type="MaxPoolGrad"), SimpleNamespace(inputs_of=lambda op: [1]), 1.0) == expected
+        )
 
 
 def test_a_gpu_gets_several_runs_at_a_time(monkeypatch):
@@ -144,9 +161,8 @@ def test_a_gpu_gets_several_runs_at_a_time(monkeypatch):
             time.sleep(0.01)
         calls.append("run")
 
-    monkeypatch.setattr(timed, "runner", lambda op, inputs: run)
     monkeypatch.setattr(timed, "_wait", lambda outputs: calls.append("wait"))
-    timer._microseconds(None, [], 1e-3)
+    timer._microseconds(run, 1e-3)
     assert calls[:4] == ["run", "wait"] * 2
     assert calls.index("wait", 4) - 4 == timed._MAX_BURST
 
@@ -175,7 +191,6 @@ def test_the_least_of_several_times_counts_on_a_gpu(monkeypatch, queues, expecte
     def run():
         clock[0] += next(takes)
 
-    monkeypatch.setattr(timed, "runner", lambda op, inputs: run)
     monkeypatch.setattr(timed, "_wait", lambda outputs: None)
     monkeypatch.setattr(timed, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
-    assert timer._microseconds(None, [], 1.0) == pytest.approx(expected)
+    assert timer._microseconds(run, 1.0) == pytest.approx(expected)

@@ -1,6 +1,7 @@
 """Measuring a plan feeds it as `fit` does and leaves no trace: every variable is as it was, and where it was."""
 
 import gc
+import math
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from cases import DENSE, compile_quickly, make
 
 import checkmate_tf
 from checkmate_tf.device.measure import Device, captured_variables, fed_as_by_fit, find_device, measure_peak
+from checkmate_tf.device.record import record
 from checkmate_tf.fit import run
 from checkmate_tf.fit.policy import POLICY
 
@@ -184,6 +186,23 @@ def test_measurements_are_fed_as_by_fit():
         assert [float(run()) for _ in range(3)] == [8.0] * 3
     assert seen == [((4, 2), (4,))] * 2
     assert float(fed_as_by_fit(lambda: tf.constant(1.0), [], Device("CPU:0", 10**9, measurable=False))()) == 1.0
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (1000, 3)])
+def test_an_array_comes_without_a_copy_that_would_leave_a_hole(shape):
+    """TensorFlow reads arrays that begin where tensors do. Of others it makes a copy in the allocator."""
+    begins = np.empty(4 * math.prod(shape) + 8, np.uint8)[4:]
+    array = begins[: 4 * math.prod(shape)].view(np.float32).reshape(shape)
+    array[...] = np.arange(math.prod(shape)).reshape(shape)
+    device, batch = find_device(), [array, np.array([b"words"], object)]
+    run = fed_as_by_fit(lambda x, words: (x, words), batch, device, 0)
+    run()
+    recorded = record(device, run)
+    assert [size for size, made in zip(recorded.requested_bytes, recorded.allocates, strict=True) if made].count(
+        array.nbytes
+    ) == (array.nbytes > 0)
+    x, words = run()
+    assert np.array_equal(x, array) and words.numpy().tolist() == [b"words"]
 
 
 @pytest.mark.parametrize("device", ["CPU:0", "GPU:0"])

@@ -56,6 +56,29 @@ def test_every_chunk_has_a_kind_a_node_and_a_time(schedule):
     assert (found.asked <= found.size).all()
 
 
+def test_a_batch_that_comes_in_the_step_was_there_before_it(schedule):
+    """Node 10 is the batch; the first node reads it."""
+    memory = memory_of(schedule.graph)
+    given = memory.kernels
+    kernels = given._replace(
+        operations=np.append(given.operations, given.operations[-1] + 1),
+        outputs=np.append(given.outputs, given.outputs[-1] + 1),
+        reads=np.append(given.reads + (np.arange(len(given.reads)) > 0), given.reads[-1] + 1),
+        read=np.insert(given.read, 0, len(given.bytes)),
+        bytes=np.append(given.bytes, 3 * KB),
+        pieces=np.append(given.pieces, 1),
+        kept=np.append(given.kept, False),
+        takes_over=np.append(given.takes_over, -1),
+        workspaces=np.append(given.workspaces, given.workspaces[-1]),
+        before=np.append(given.before, 0),
+    )
+    found = memory_use(replace(memory, kernels=kernels, first=len(given.operations) - 1), schedule)
+    batch = found.kind == BEFORE
+    assert (found.size[batch], found.node[batch]) == (3 * KB, -1)
+    assert found.begin[batch] == 0 and 0 < found.end[batch] < 1
+    assert found.computations == 10 and found.node[~batch].tolist() == AGAIN_2
+
+
 def test_the_peak_is_where_the_most_is_in_use(schedule):
     found = memory_use(memory_of(schedule.graph, there=(KB,)), schedule)
     assert found.size[(found.begin <= found.peak_at) & (found.peak_at < found.end)].sum() == found.placed_bytes

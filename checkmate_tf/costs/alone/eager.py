@@ -77,22 +77,36 @@ def run_op(op: tf.Operation, inputs: Sequence[Any], attributes: tuple[Any, ...] 
     return execute.execute(op.type, len(op.outputs), list(inputs), attrs, context.context())
 
 
-def as_function(op: tf.Operation) -> Callable[..., Any]:
+def as_function(op: tf.Operation, pooling: tf.Operation | None = None) -> Callable[..., Any]:
     """A function that runs one operation inside a graph, as a step does, for eager tensors.
 
     Loops and branches run faster so: in a graph they are lowered to primitives and their bodies optimized.
+
+    Parameters
+    ----------
+    op : tf.Operation
+    pooling : tf.Operation, optional
+        The pooling that it is the gradient of (`pooling_of`), which runs before it in the same graph.
     """
 
     def call(*inputs: Any) -> list[Any]:
-        graph = tf.compat.v1.get_default_graph()
-        for attr in op.op_def.attr:
-            if attr.type == "func":
-                graph._add_function_recursive(op.graph._get_function(op.get_attr(attr.name).name))
-        attrs = {key: value for key, value in op.node_def.attr.items() if key not in ("_class", "_output_shapes")}
-        dtypes = [t.dtype for t in op.outputs]
-        return graph._create_op_internal(op.type, inputs, dtypes, attrs=attrs, op_def=op.op_def).outputs
+        if pooling is None:
+            return _in_graph(op, inputs)
+        x, _, gradient = inputs
+        return _in_graph(op, (x, *_in_graph(pooling, (x,)), gradient))
 
     return tf.function(call, autograph=False)
+
+
+def _in_graph(op: tf.Operation, inputs: Sequence[Any]) -> list[Any]:
+    """The outputs of a copy of an operation in the graph that is being traced."""
+    graph = tf.compat.v1.get_default_graph()
+    for attr in op.op_def.attr:
+        if attr.type == "func":
+            graph._add_function_recursive(op.graph._get_function(op.get_attr(attr.name).name))
+    attrs = {key: value for key, value in op.node_def.attr.items() if key not in ("_class", "_output_shapes")}
+    dtypes = [t.dtype for t in op.outputs]
+    return list(graph._create_op_internal(op.type, inputs, dtypes, attrs=attrs, op_def=op.op_def).outputs)
 
 
 def called_graph(op: tf.Operation, attribute: str) -> Any | None:

@@ -24,6 +24,7 @@ from ...trace.replicas import Replicas, split_replicas
 from ...trace.sizes.loops import LOOPS
 from ...trace.sizes.seen import MARGIN, Look
 from ...trace.sizes.static import StaticStep, with_static_batch
+from ...trace.sizes.tapes import places_bytes, pooling_of
 from ...trace.step import TracedStep, trace_step
 from ..job import Ledger, Subject
 from ..options import PlanOptions
@@ -193,5 +194,8 @@ def _costs(
         time_budget=POLICY.alone_seconds if can_learn(device, options) else ALONE_SECONDS,
     )
     scratch = {op: Workspace(after=(size,)) for op, size in zip(unknown, alone.tolist(), strict=True)}
+    for pooling in {pooling_of(op) for op in unknown} & scratch.keys() if device.is_cpu else ():
+        kept = places_bytes(static.operations[pooling], scratch[pooling].bytes)
+        scratch[pooling] = Workspace(kept=kept) if kept else scratch[pooling]
     scratch |= {op: known[op] for op in step.operations if op in known}
-    return costs, {op: own for op, own in scratch.items() if own.bytes}
+    return costs, {op: own for op, own in scratch.items() if own.bytes or own.kept}

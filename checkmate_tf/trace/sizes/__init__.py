@@ -7,5 +7,5 @@
 - `loops.py`: how often loops run, and what the lists that they fill hold;
 - `variants.py`: what tensor lists and optionals hold;
 - `folded.py`: constants, and what TensorFlow would compute of them once and keep;
-- `tapes.py`: what Python functions hold for their gradients.
+- `tapes.py`: what Python functions and max-poolings keep for their gradients.
 """

@@ -149,6 +149,8 @@ class Emission:
         self.comes_after: dict[int, int] = {}  # id of a tensor -> how many computations finish before it is made
         self.strict = False  # whether operations run one after the other; else computations may overlap
         self.rewritten: set[tf.Operation] = set()  # if strict: what Grappler may rewrite together with its neighbours
+        self.place = 0  # if strict: in the plan
+        self.read_until: dict[int, int] = {}  # if strict: node -> the last place where its newest copy is read
         self.wait = 0  # how many must have finished before the computation that is being emitted; if strict: barriers
         self.barriers: dict[int, tf.Operation] = {}  # after so many computations; if strict: by number
         self.finished: dict[tf.Operation, None] = {}  # what the next barrier waits for
@@ -184,8 +186,9 @@ class Emission:
         classes, step = self.program.classes, self.program.step
         reads, large = (lambda op: classes[op] != SHAPE), (lambda op: classes[op] == LARGE)
         self.rewritten = in_trees(step.operations, step.outputs, reads, large)
-        computed = set[int]()
+        computed, last = set[int](), _last_readers(plan.sequence, self.program.graph.inputs)
         for place, node in enumerate(plan.sequence):
+            self.place, self.read_until[node] = place, last[place]
             self._place(place, node, first=node not in computed)
             computed.add(node)
 
@@ -226,6 +229,12 @@ class Emission:
             for op in self.program.shapes[node] if node < len(self.program.shapes) else ():
                 if op not in self.current:
                     self._emit(op)
+
+    def _freed_now(self, t: tf.Tensor) -> bool:
+        """Whether nothing at a later place of the plan reads the newest copy of a large value."""
+        owner = self._owner(t)
+        until = self.read_until.get(self.program.node_of.get(owner, -1))
+        return until is not None and until <= self.place and self.program.classes[owner] == LARGE
 
     def _finish(self, op: tf.Operation) -> None:
         """Let the next barrier wait for an operation that was emitted, and so not for what it reads."""
@@ -349,6 +358,8 @@ class Emission:
         for k, t in enumerate(copy.outputs):
             source = inputs[k if op.type == "IdentityN" else 0] if view else None
             self.maker[id(t)] = copy if source is None else self.maker.get(id(source), copy)
+        if self.program.classes.get(op) == SHAPE and any(map(self._freed_now, inputs_of(op))):
+            self.finished[copy] = None  # or the value would live until the shape is read, some time later
         self.comes_after |= {id(t): after for t in copy.outputs if after}
         self.copies.setdefault(op, []).append(copy)
         for t in inputs_of(op) if not view else ():
@@ -459,3 +470,13 @@ class Emission:
         owner = self._owner(t)
         kind = self.program.classes.get(owner, SOURCE) if t.dtype.is_floating else SOURCE
         return owner.type if kind == SOURCE and t.dtype.is_floating else kind
+
+
+def _last_readers(sequence: Sequence[int], inputs: Sequence[Sequence[int]]) -> list[int]:
+    """For each place of a sequence, the last one that reads what is computed there: itself if none does."""
+    last, newest = list(range(len(sequence))), dict[int, int]()
+    for place, node in enumerate(sequence):
+        for read in inputs[node]:
+            last[newest[read]] = place
+        newest[node] = place
+    return last

@@ -25,10 +25,13 @@ from tensorflow.python.eager import context
 from checkmate_tf.emit.emit import _FUSED_LATER, Emission, emit
 from checkmate_tf.emit.ordering import Strict, Within, needed_waits
 from checkmate_tf.fit.policy import Limits
+from checkmate_tf.plan import plan_from_sequence
 from checkmate_tf.schedule import keep_all
 from checkmate_tf.strategies import SolveOptions, solve
 from checkmate_tf.trace.ops import inputs_of, is_stateful, writes_resource
-from checkmate_tf.trace.program import LARGE
+from checkmate_tf.trace.program import LARGE, build_program
+from checkmate_tf.trace.sizes.static import with_static_batch
+from checkmate_tf.trace.step import trace_step
 
 pytestmark = pytest.mark.usefixtures("fresh_keras")
 
@@ -259,6 +262,33 @@ def test_in_strict_order_large_operations_run_one_after_another(name):
             missing = ((1 << k) - 1) & ~lagging & ~before[op]
             names = [late.name for j, late in enumerate(order) if missing >> j & 1]
             assert not names, f"{op.name} does not wait for {names[:5]}"
+
+
+def test_a_value_is_freed_before_the_next_comes_if_only_its_shape_is_read():
+    """Else the shape would be read at any time, and hold the value until then."""
+
+    def step(x):
+        y = tf.exp(x)
+        rows = tf.cast(tf.shape(y)[0], tf.float32)
+        z = tf.sin(x)
+        return tf.reduce_sum(y * z) / rows + tf.reduce_sum(tf.cos(z))
+
+    traced = trace_step(step, tf.TensorSpec([None, 1024]))
+    program = build_program(traced, with_static_batch(traced, [tf.TensorShape([64, 1024])]), "step", 1024)
+    of = {op.type: op for op in program.step.operations}
+    value, rows, other = (program.node_of[of[kind]] for kind in ("Exp", "Cast", "Sin"))
+    rest = [node for node in keep_all(program.graph).sequence if node not in (value, rows, other)]
+    for sequence, waits in (([value, rows, other, value, *rest], True), ([value, rows, other, *rest], False)):
+        plan = plan_from_sequence(program.graph, sequence)
+        emission, _ = _emitted(program, lambda emission, plan=plan: emission.run_strictly(plan))
+        shape, sine = emission.copies[of["Shape"]][0], emission.copies[of["Sin"]][0]
+        above, todo = set(), [sine]
+        while todo:
+            op = todo.pop()
+            new = {*(t.op for t in op.inputs), *op.control_inputs} - above
+            above |= new
+            todo += new
+        assert (shape in above) is waits
 
 
 def test_sums_are_of_two_and_wait_without_gates():

@@ -473,10 +473,13 @@ class Emission:
 
 
 def _last_readers(sequence: Sequence[int], inputs: Sequence[Sequence[int]]) -> list[int]:
-    """For each place of a sequence, the last one that reads what is computed there: itself if none does."""
+    """For each place of a sequence, the last one that reads what is computed there: itself if none does.
+
+    Nodes beyond those with inputs are copies to the host and back. They count for none.
+    """
     last, newest = list(range(len(sequence))), dict[int, int]()
     for place, node in enumerate(sequence):
-        for read in inputs[node]:
+        for read in inputs[node] if node < len(inputs) else ():
             last[newest[read]] = place
         newest[node] = place
     return last

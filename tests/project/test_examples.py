@@ -40,9 +40,13 @@ def numbers_after(label: str, text: str) -> list[float]:
 
 
 def check_report(text: str) -> None:
-    """It tells a budget, a peak that is no larger, and that something is computed again."""
-    budget, peak, again = (numbers_after(name, text)[0] for name in ("budget", "peak", "recomputation"))
-    assert 0 < peak <= budget
+    """It tells a budget, a peak that is no larger as measured, and that something is computed again.
+
+    In bytes of values a schedule may take more: it does not know all that is computed in place.
+    """
+    budget, again = (numbers_after(name, text)[0] for name in ("budget", "recomputation"))
+    measured = numbers_after("peak", text)[-1]
+    assert 0 < measured <= budget
     assert again > 0
 
 

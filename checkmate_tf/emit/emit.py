@@ -47,7 +47,7 @@ from ..trace.sizes.folded import computed_in_each_step
 from ..trace.sizes.loops import LOOPS, copy_functions
 from ..trace.sums import grappler_sorts
 from ..trace.trees import in_trees
-from .ordering import Order, Strict, needed_waits
+from .ordering import Order, Strict, last_readers, needed_waits
 
 __all__ = ["Copies", "Emission", "emit"]
 
@@ -186,7 +186,7 @@ class Emission:
         classes, step = self.program.classes, self.program.step
         reads, large = (lambda op: classes[op] != SHAPE), (lambda op: classes[op] == LARGE)
         self.rewritten = in_trees(step.operations, step.outputs, reads, large)
-        computed, last = set[int](), _last_readers(plan.sequence, self.program.graph.inputs)
+        computed, last = set[int](), last_readers(plan.sequence, self.program.graph.inputs)
         for place, node in enumerate(plan.sequence):
             self.place, self.read_until[node] = place, last[place]
             self._place(place, node, first=node not in computed)
@@ -470,16 +470,3 @@ class Emission:
         owner = self._owner(t)
         kind = self.program.classes.get(owner, SOURCE) if t.dtype.is_floating else SOURCE
         return owner.type if kind == SOURCE and t.dtype.is_floating else kind
-
-
-def _last_readers(sequence: Sequence[int], inputs: Sequence[Sequence[int]]) -> list[int]:
-    """For each place of a sequence, the last one that reads what is computed there: itself if none does.
-
-    Nodes beyond those with inputs are copies to the host and back. They count for none.
-    """
-    last, newest = list(range(len(sequence))), dict[int, int]()
-    for place, node in enumerate(sequence):
-        for read in inputs[node] if node < len(inputs) else ():
-            last[newest[read]] = place
-        newest[node] = place
-    return last

@@ -38,11 +38,19 @@ class Placed:
         before included. What `peak_bytes` has beyond them is lost.
     out_of_memory : bool
         Whether a request finds no room: in pieces that are too small, or at the limit.
+    apart_bytes : int
+        What `peak_bytes` is above the median of several steps; 0 where all are the same.
     """
 
     peak_bytes: int
     asked_bytes: int
     out_of_memory: bool
+    apart_bytes: int = 0
+
+    @property
+    def sure_bytes(self) -> int:
+        """What no step is expected to exceed, counted as for steps that are measured."""
+        return self.peak_bytes + self.apart_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +94,8 @@ class Memory:
     ) -> Placed:
         """The most that a step takes of several whose computations come in any order that `waits` allows.
 
-        Each has an order of its own, drawn by `interleaving`. What no sample shows may still come.
+        Each has an order of its own, drawn by `interleaving`. What no sample shows may still come: see
+        `Placed.sure_bytes`.
 
         All begin with the same state. So do real steps, but for small variables: TensorFlow gives one that is assigned
         while something still reads it a new buffer elsewhere.
@@ -121,10 +130,12 @@ class Memory:
         for own in np.random.SeedSequence(seed).generate_state(samples):
             moments = interleaving(self.kernels, runs, waits, seconds, threads=threads, seed=int(own))
             found.append(self._placed(*allocated(self.kernels, runs, moments)[:2]))
+        most = max(one.peak_bytes for one in found)
         return Placed(
-            max(one.peak_bytes for one in found),
+            most,
             max(one.asked_bytes for one in found),
             any(one.out_of_memory for one in found),
+            most - int(np.median([one.peak_bytes for one in found])),
         )
 
     def whole(self, sequence: Sequence[int] | Integers) -> Integers:

@@ -61,6 +61,7 @@ _STEPS, _LEAST_STEPS, _SECONDS = 16, 2, 6.0
 _ALIGNED = 64  # bytes: where tensors begin
 _PROBES, _SMALL = 5, 4096  # looks at a piece of so many bytes: a pipeline may give some back at the same time
 _ALIKE_STEPS, _ALIKE = 4, 0.002  # so many steps whose peaks differ by no more than this share are enough
+_HALF_STEPS = 3  # at least, where half of the seconds are over before half of the steps
 _APART = 2  # times what the first half of the steps differ by: what later ones are not expected to exceed
 _MOVING = ("Iterator", "LookupTableInsert", "LookupTableImport", "LookupTableRemove", "Queue", "Barrier")  # types begin
 
@@ -366,7 +367,8 @@ def measure_peak(
     variables : sequence of tf.Variable
         Everything that the step may assign. Held in host memory meanwhile.
     most_bytes : int, optional
-        What steps may take. Measuring ends after half of the steps if their peaks are far enough below.
+        What steps may take. Measuring ends after half of the steps, or of the seconds for them, if their peaks are far
+        enough below, or one is above.
     needless : bool
         A plan that takes more is of no use, by however much. Measuring ends after a few steps if one took more.
 
@@ -385,7 +387,8 @@ def measure_peak(
                 apart = max(peaks, default=0) - min(peaks, default=0)
                 if len(peaks) >= _ALIKE_STEPS and apart <= _ALIKE * max(peaks):
                     break
-                if most_bytes and len(peaks) >= _STEPS // 2 and max(peaks) + _APART * apart <= most_bytes:
+                half = len(peaks) >= _STEPS // 2 or (len(peaks) >= _HALF_STEPS and sum(seconds) >= _SECONDS / 2)
+                if most_bytes and half and not max(peaks) <= most_bytes < max(peaks) + _APART * apart:
                     break
                 tf.config.experimental.reset_memory_stats(device.name)
                 begun = time.perf_counter()

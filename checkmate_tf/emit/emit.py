@@ -26,7 +26,7 @@ comes before whatever assigns them, as the original does.
 
 Grappler rewrites sums by what it knows of them, and so their last bits: a step planned with an open batch size gets its
 shape operations as constants when it is emitted for the batch that was planned. Sums of three and more are traced as
-sums of two (see `trace.sums`).
+sums of two (see `trace.rewrites.sums`).
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from ..trace.ops import SUMS, copy_attributes, inputs_of, is_stateful, writes_re
 from ..trace.order import is_gradient
 from ..trace.products import Products, products_of
 from ..trace.program import LARGE, SHAPE, SMALL, SOURCE, VIEW, Program
+from ..trace.rewrites.sums import grappler_sorts
 from ..trace.sizes.folded import computed_in_each_step
 from ..trace.sizes.loops import LOOPS, copy_functions
-from ..trace.sums import grappler_sorts
 from ..trace.trees import in_trees
 from .ordering import Order, Strict, last_readers, needed_waits
 

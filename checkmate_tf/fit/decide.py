@@ -92,7 +92,7 @@ def _first_placed(state: State) -> Action:
         if isinstance(outcome, InfeasibleBudgetError):
             errors[strict] = outcome
         else:
-            found.append((cost_of(state, outcome.schedule, strict), not strict, outcome))
+            found.append((_cost_at_first(state, outcome, strict), not strict, outcome))
     if found:
         _, out_of_order, cheapest = min(found, key=lambda f: f[:2])
         return _measure(state, cheapest, not out_of_order, state.targets[not out_of_order])
@@ -119,6 +119,17 @@ def _first_placed(state: State) -> Action:
             proven=False,
         )
     )
+
+
+def _cost_at_first(state: State, found: Found, strict: bool) -> float:
+    """What a schedule costs where none was measured yet: steps that differ may take more than is foreseen.
+
+    That would cost another measurement. So they have to save what is worth one.
+    """
+    policy, cost, placed = state.policy, cost_of(state, found.schedule, strict), found.placed
+    if placed is None or placed.apart_bytes <= policy.apart * placed.peak_bytes:
+        return cost
+    return (1 + policy.worth_placed) * cost
 
 
 def _first(state: State) -> Action:

@@ -262,7 +262,7 @@ class Finder:
 
     def _fits_loosely(self, memory: Memory, known: _Known, target: int) -> bool:
         placed = self._loosely(memory, known)
-        return placed.peak_bytes <= target and not placed.out_of_memory
+        return placed.sure_bytes <= target and not placed.out_of_memory
 
     def _loosely(self, memory: Memory, known: _Known) -> Placed:
         key = known.sequence.tobytes()

@@ -171,7 +171,7 @@ def plan_again(
     strict = True in job.limits.orders and not in_order
     strict_cost = report.strict_cost
     if job.limits.modelled:  # what came lies in the memory that the model sees, or is reserved
-        target = job.limits.first_targets(job.limits.goal_bytes)[strict]
+        target = job.limits.goal_bytes
 
     def fitted_again(job: Job) -> Candidate:
         job = with_time(job, ledger)

@@ -23,10 +23,9 @@ class FitPolicy:
     goal : float
         Of the budget: what steps of a plan should come near. The rest is for steps that take more than those measured.
     placed : float
-        Of the budget: the same, where the allocator has a model. The rest is for what the model does not know.
-    placed_loose : float
-        The same, for steps out of order: they differ by some percent, and some take more than those that the model
-        draws.
+        Of the budget: the same, where the allocator has a model. The rest is for what the model does not know. Steps
+        out of order differ, and the model draws some: by as much as their most is above their median, others may take
+        more than that.
     wrong, wrong_loose : float
         Of what the model says: a measurement that differs by more shows that the model is wrong, in strict order and
         out of order.
@@ -60,6 +59,9 @@ class FitPolicy:
         Of the cost of a step: what another plan has to save, and as much again for each that was measured in vain.
     worth_placed : float
         The same, where the first plan was chosen by the allocator's model: it is seldom far from the best.
+    apart : float
+        Of the placed peak: where steps out of order differ by more, as the model draws them, the first plan is one in
+        strict order, unless that costs as much more: such plans took more than their budget more often than others.
     lower : float
         Of the least peak predicted so far: a plan below this is another one to the allocator, and worth a measurement.
     near_budget : float
@@ -123,7 +125,6 @@ class FitPolicy:
 
     goal: float = 0.95
     placed: float = 0.965
-    placed_loose: float = 0.94
     wrong: float = 0.2
     wrong_loose: float = 0.25
     named: float = 1.05
@@ -140,6 +141,7 @@ class FitPolicy:
     used: float = 0.955
     worth: float = 0.01
     worth_placed: float = 0.03
+    apart: float = 0.02
     lower: float = 0.98
     near_budget: float = 1.1
     strict_cost: float = 1.04
@@ -300,8 +302,7 @@ class Limits:
         """What the first schedules have to fit, in each order: where the allocator has a model, both are looked at."""
         if not self.modelled:
             return {self.orders[0]: target}
-        share = self.policy.placed_loose / self.policy.placed
-        return {strict: target if strict else int(share * target) for strict in sorted(self.orders, reverse=True)}
+        return dict.fromkeys(sorted(self.orders, reverse=True), target)
 
     def with_room(self, target: int) -> int:
         """A target that leaves room for what was not predicted, where running out of memory can be a crash."""

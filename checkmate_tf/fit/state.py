@@ -50,6 +50,11 @@ class Found:
         """What its steps are expected to take; without a model, the bytes of its values."""
         return self.schedule.peak_bytes if self.placed is None else self.placed.peak_bytes
 
+    @property
+    def sure_bytes(self) -> int:
+        """What no step is expected to exceed."""
+        return self.schedule.peak_bytes if self.placed is None else self.placed.sure_bytes
+
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
@@ -247,7 +252,7 @@ class State:
         )
         if peak is None:
             lower = int(limits.budget_bytes * policy.out_of_memory)
-            targets[strict] = min(action.found.predicted_bytes, action.target_bytes) - lower
+            targets[strict] = min(action.found.sure_bytes, action.target_bytes) - lower
             return replace(state, targets=targets, vain=self.vain + (self.best is not None))
         if before is not None:
             state = replace(state, strict_cost=max(1.0, peak.seconds / before.seconds))
@@ -278,8 +283,8 @@ class State:
             targets.pop(strict, None)
         else:  # as much as may be where it is measured safely
             most = limits.most_bytes if fits and not limits.near_limit else limits.goal_bytes
-            predicted = action.found.predicted_bytes if state.modelled else schedule.peak_bytes
-            targets[strict] = most - (peak.sure_bytes - predicted)
+            expected = action.found.sure_bytes if state.modelled else schedule.peak_bytes
+            targets[strict] = most - (peak.sure_bytes - expected)
             if state.modelled and not fits and not strict and True in targets:  # it is hard to foresee what they take
                 state = replace(state, left=targets.pop(strict))
         slow = (state.strict_cost or 1.0) > 1 + policy.worth_placed

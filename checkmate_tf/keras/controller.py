@@ -29,6 +29,7 @@ from .batches.ragged import NOT_KNOWN, have_ragged, shapes_of
 from .batches.spec import open_batch, spec_of_tensors
 from .building import build_training
 from .frameworks import compiled_with, graphs_are_made, in_thread
+from .garbage import old_left_alone
 from .jit import resolve_jit
 
 __all__ = ["Controller", "controller_of", "put"]
@@ -157,9 +158,10 @@ class Controller:
         traced = spec if traced is None else traced
         build_training(self.model, traced, self.plain_step)
         options = replace(self.options, budget=self._budget_for(spec), shapes=shapes)
-        return plan_step(
-            self.plain_step, traced, self.batch_size, options, self.model.name, self.earlier, self.distribution
-        )
+        with old_left_alone():
+            return plan_step(
+                self.plain_step, traced, self.batch_size, options, self.model.name, self.earlier, self.distribution
+            )
 
     def _budget_for(self, spec: Any) -> Budget:
         """The budget of a plan. A share of the plain peak was a share of the first plan's."""

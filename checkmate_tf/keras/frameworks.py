@@ -14,7 +14,7 @@ from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.autograph.impl import api
 from tensorflow.python.framework.config import is_op_determinism_enabled
 
-from ..trace.sums import grappler_sorts
+from ..trace.rewrites.sums import grappler_sorts
 
 __all__ = [
     "as_called",

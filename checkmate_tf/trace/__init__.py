@@ -4,9 +4,9 @@ The room reads TensorFlow's graphs and makes a `Program`. It knows no costs and 
 goes through it:
 
 - `ops.py`: types of operations: sources, views, elementwise ones, those with effects;
-- `step.py`: traces the step and puts the next three together (`TracedStep`);
-- `inline.py`: replaces calls of functions by the operations of the functions;
-- `sums.py`: splits sums of many terms into sums of two;
+- `step.py`: traces the step and puts the next two together (`TracedStep`);
+- `rewrites/`: replaces calls of functions by the operations of the functions, splits sums of many terms into sums of
+  two, and joins equal operations;
 - `order.py`: keeps the operations that are needed, in an order that frees memory early;
 - `replicas.py`: tells the replicas of a distributed step apart, so that one is planned for all;
 - `sizes/`: the bytes of every value, for a known batch (`StaticStep`);

@@ -13,7 +13,7 @@ from ..allocator.workspace import NOTHING
 from .ops import ELEMENTWISE, inputs_of
 from .products import products_of
 from .program import Program
-from .sums import grappler_sorts
+from .rewrites.sums import grappler_sorts
 
 __all__ = ["kernels_of"]
 

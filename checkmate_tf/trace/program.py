@@ -358,8 +358,11 @@ def _local_memory(
     peaks = []
     for mortal in (inner | inputs, inner):
         live = peak = 0
+        ends: dict[int, list[tf.Operation]] = {}
+        for o in mortal:
+            ends.setdefault(last[o], []).append(o)
         for k, op in enumerate(group):
-            dying = [o for o in mortal if last[o] == k]
+            dying = ends.get(k, [])
             reused = sizes[op] if op.type in ELEMENTWISE and any(sizes[o] == sizes[op] for o in dying) else 0
             peak = max(peak, live + sizes[op] + memory.scratch.get(op, NOTHING).bytes - reused)
             live += sizes[op] - sum(sizes[o] for o in dying)

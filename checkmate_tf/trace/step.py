@@ -1,4 +1,4 @@
-"""A Python training step as a graph of operations: traced, with calls of functions inlined, in a good order."""
+"""A Python training step as a graph of operations: traced, rewritten (`rewrites`), and in a good order."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 import tensorflow as tf
 
 from ..errors import CheckmateError, ModelError, TraceError
-from .inline import inlined
 from .order import needed_operations
-from .sums import split_sums
+from .rewrites.equal import join_equal
+from .rewrites.inline import inlined
+from .rewrites.sums import split_sums
 
 __all__ = ["TracedStep", "trace_step"]
 
@@ -65,7 +66,7 @@ def trace_step(step: Callable[[Any], Any], spec: Any, devices: int = 1, sums_of_
     devices : int
         How many accelerators the step may use: one for each replica.
     sums_of_two : bool
-        Whether larger sums are split (`sums.py`). XLA has no use for that.
+        Whether larger sums are split (`rewrites/sums.py`). XLA has no use for that.
 
     Raises
     ------
@@ -95,6 +96,9 @@ def trace_step(step: Callable[[Any], Any], spec: Any, devices: int = 1, sums_of_
         split = split_sums(whole.graph)
         tensors = {key: split.get(t.ref(), t) for key, t in whole.tensors.items()} if split else whole.tensors
         whole = replace(whole, tensors=tensors)
+    if devices == 1:  # the steps of replicas have to correspond, operation by operation
+        joined = join_equal(whole.graph, list(whole.tensors.values()))
+        whole = replace(whole, tensors={key: joined.get(t.ref(), t) for key, t in whole.tensors.items()})
     outputs = [whole.tensors[id(t)] for t in concrete.outputs]
     operations = needed_operations(whole.graph, outputs)
     used = {op.device for op in operations if op.device and "CPU" not in op.device.upper()}

@@ -112,6 +112,16 @@ def test_equal_seeds_give_equal_results_and_more_samples_no_less():
     assert memory.placed_loose(*given, samples=8).peak_bytes >= memory.placed_loose(*given, samples=1).peak_bytes
 
 
+def test_what_samples_differ_by_is_part_of_what_none_is_expected_to_exceed():
+    drawn = without_reads(chain([3000, 100, 9000, 5000, 700], after=[0, 9000, 100, 40_000, 30_000]))
+    memory = Memory(ALLOCATOR, BEFORE, drawn)
+    strict, loose = memory.placed([0, 1, 2, 3, 4]), memory.placed_loose([0, 1, 2, 3, 4], [0] * 5, [1.0] * 5)
+    assert strict.sure_bytes == strict.peak_bytes
+    peaks = [memory.placed_loose([0, 1, 2, 3, 4], [0] * 5, [1.0] * 5, samples=k).peak_bytes for k in (1, 16)]
+    assert loose.apart_bytes > 0 and loose.peak_bytes == peaks[1]
+    assert loose.sure_bytes == loose.peak_bytes + loose.apart_bytes
+
+
 def test_any_sample_out_of_memory_counts():
     two = without_reads(chain([2**19, 2**19], after=[2**20, 2**20]))
     tight = replace(ALLOCATOR, limit_bytes=2**21, growth=False)

@@ -97,13 +97,15 @@ class Model:
     strict: float = 0.0
     loose: float = 0.0
     step: int = STEP
+    apart: float = 0.0  # what steps out of order differ by, as a share of their peak
 
     def error(self, strict):
         return self.strict if strict else self.loose
 
     def placed(self, schedule, strict):
         most = self.allocator.most(schedule, strict) / (1 + self.error(strict))
-        return Placed(int(most), schedule.peak_bytes, out_of_memory=False)
+        apart = 0 if strict else int(self.apart * most)
+        return Placed(int(most), schedule.peak_bytes, out_of_memory=False, apart_bytes=apart)
 
     def found(self, schedule, strict):
         return Found(schedule, self.placed(schedule, strict))
@@ -111,10 +113,10 @@ class Model:
     def solver(self, target, strict):
         """The cheapest schedule that takes no more than a target, by the model."""
         offers = [self.found(offer(peak), strict) for peak in range(PLAIN, LEAST - 1, -self.step)]
-        fitting = (found for found in offers if found.predicted_bytes <= target)
+        fitting = (found for found in offers if found.sure_bytes <= target)
         least = offers[-1]
         none = InfeasibleBudgetError(
-            "too small", target, least.predicted_bytes, proven=False, sequence=least.schedule.sequence.tolist()
+            "too small", target, least.sure_bytes, proven=False, sequence=least.schedule.sequence.tolist()
         )
         return next(fitting, none)
 
@@ -284,15 +286,22 @@ def test_with_a_model_the_order_that_is_expected_to_cost_less_comes_first():
         actions, _ = carried_out(begin(limits_for(budget, modelled=True), TRIES), allocator, Model(allocator))
         solved = [a for a in actions if isinstance(a, Solve)]
         assert [a.strict for a in solved[:2]] == [True, False] and all(a.placed for a in solved)
-        assert [a.target_bytes for a in solved[:2]] == [int(POLICY.placed * budget), int(POLICY.placed_loose * budget)]
+        assert [a.target_bytes for a in solved[:2]] == [int(POLICY.placed * budget)] * 2
         assert [a.strict for a in measured(actions)] == [strict]
+
+
+@pytest.mark.parametrize("apart, strict", [(0.015, False), (0.025, True)])
+def test_steps_that_differ_much_have_to_save_what_a_measurement_is_worth(apart, strict):
+    allocator = Allocator(0.0, 0.0)
+    actions, _ = carried_out(begin(limits_for(700_000, modelled=True), TRIES), allocator, Model(allocator, apart=apart))
+    assert [a.strict for a in measured(actions)] == [strict]
 
 
 @pytest.mark.parametrize("seconds, slow, orders", [
     (0.01, 1.3, [True, False]), (0.01, 0.9, [True, False]), (0.1, 1.3, [True]),
 ])  # fmt: skip
 def test_where_steps_are_short_the_clock_decides_between_the_orders(seconds, slow, orders):
-    allocator = Allocator(loose=0.25, strict=0.1, slow=slow, seconds=seconds)
+    allocator = Allocator(loose=0.3, strict=0.1, slow=slow, seconds=seconds)
     actions, state = carried_out(begin(limits_for(900_000, modelled=True), TRIES), allocator, Model(allocator))
     tried = measured(actions)
     assert [a.strict for a in tried] == orders
@@ -303,7 +312,7 @@ def test_where_steps_are_short_the_clock_decides_between_the_orders(seconds, slo
 
 def test_an_order_that_is_over_the_budget_is_not_faster():
     """Steps out of order differ by more than the model says."""
-    allocator = Allocator(loose=0.25, strict=0.1, spread=0.15, slow=1.3, seconds=0.01)
+    allocator = Allocator(loose=0.3, strict=0.1, spread=0.15, slow=1.3, seconds=0.01)
     actions, _ = carried_out(begin(limits_for(900_000, modelled=True), TRIES), allocator, Model(allocator))
     assert [a.strict for a in measured(actions)] == [True, False] and actions[-1].candidate.strict
 

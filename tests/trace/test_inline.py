@@ -8,7 +8,7 @@ from cases import Case, assert_same_state, compile_quickly, make, program_of, tr
 from keras import layers
 
 import checkmate_tf
-from checkmate_tf.trace.inline import inlined
+from checkmate_tf.trace.rewrites.inline import inlined
 from checkmate_tf.trace.step import trace_step
 
 pytestmark = pytest.mark.usefixtures("fresh_keras")

@@ -11,8 +11,8 @@ os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
 import tensorflow as tf
 
 from checkmate_tf.trace.ops import inputs_of
+from checkmate_tf.trace.rewrites.sums import emit_sum, order_of_terms
 from checkmate_tf.trace.step import trace_step
-from checkmate_tf.trace.sums import emit_sum, order_of_terms
 
 
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float32, tf.float64])

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from ..ops import is_stateful
 from ..program import LARGE, Program
-from ..sums import grappler_sorts
+from ..rewrites.sums import grappler_sorts
 from .loops import LOOPS
 
 __all__ = ["computed_in_each_step", "constants_of", "folded_of"]

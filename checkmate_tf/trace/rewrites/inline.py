@@ -16,9 +16,9 @@ import tensorflow as tf
 from tensorflow.python.framework import func_graph
 from tensorflow.python.ops import handle_data_util
 
-from .ops import copy_attributes, is_stateful
-from .order import topological
-from .sizes.loops import copy_functions, function_graph
+from ..ops import copy_attributes, is_stateful
+from ..order import topological
+from ..sizes.loops import copy_functions, function_graph
 
 __all__ = ["Inlined", "inlined"]
 

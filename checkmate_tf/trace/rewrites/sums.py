@@ -18,7 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from .ops import SUMS, inputs_of, is_source, view_of
+from ..ops import SUMS, inputs_of, is_source, view_of
 
 __all__ = ["emit_sum", "grappler_sorts", "order_of_terms", "split_sums"]
 

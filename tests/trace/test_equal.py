@@ -47,6 +47,11 @@ def test_other_inputs_attributes_devices_and_waits_make_another_operation():
     assert len({t.ref() for t in results}) == len(results)
 
 
+def test_zeros_of_two_signs_are_two_constants():
+    one, other, again = joined(lambda x: [tf.constant(0.0), tf.constant(-0.0), tf.constant(-0.0)])
+    assert one is not other and again is other
+
+
 def test_random_numbers_and_effects_stay_apart():
     def make(x):
         return [tf.random.uniform([3], seed=1), tf.random.uniform([3], seed=1), x + 1.0]

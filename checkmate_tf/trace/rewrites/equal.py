@@ -8,7 +8,7 @@ with Grappler or without, and the plan decides whether one is computed again. Th
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -40,25 +40,22 @@ def join_equal(graph: tf.Graph, results: Sequence[tf.Tensor] = ()) -> dict[Any, 
     dict
         From references of `results` that were joined to the tensors that replace them.
     """
-    first: dict[Hashable, list[tf.Operation]] = {}
+    alone: dict[Hashable, tf.Operation] = {}  # attributes cost the most to read: only those of several are
+    several: dict[Hashable, dict[Hashable, tf.Operation]] = {}
     joined: dict[tf.Operation, tf.Operation] = {}
-    attributes: dict[tf.Operation, Mapping[str, Any]] = {}
-
-    def attributes_of(op: tf.Operation) -> Mapping[str, Any]:
-        if op not in attributes:
-            attributes[op] = {name: value for name, value in copy_attributes(op).items() if name != _WAITED_FOR}
-        return attributes[op]
-
     for op in topological(graph.get_operations()):
         if not _may_be_joined(op):
             continue
         read = tuple((joined.get(t.op, t.op), t.value_index) for t in op.inputs)
         after = frozenset(joined.get(c, c) for c in op.control_inputs)
-        alike = first.setdefault((op.type, op.device, read, after), [])
-        equal = next((other for other in alike if attributes_of(other) == attributes_of(op)), None)
-        if equal is None:
-            alike.append(op)
-        else:
+        key = (op.type, op.device, read, after)
+        other = alone.setdefault(key, op)
+        if other is op:
+            continue
+        if key not in several:
+            several[key] = {_attributes(other): other}
+        equal = several[key].setdefault(_attributes(op), op)
+        if equal is not op:
             joined[op] = equal
     for op, equal in joined.items():
         _replace(op, equal)
@@ -69,6 +66,12 @@ def _may_be_joined(op: tf.Operation) -> bool:
     if op.type in _KEPT_APART or op.op_def.is_stateful or (is_source(op) and op.type != "Const"):
         return False
     return bool(op.outputs) and not any(t.dtype in (tf.resource, tf.variant) for t in [*op.inputs, *op.outputs])
+
+
+def _attributes(op: tf.Operation) -> Hashable:
+    """What tells an operation's attributes from others'."""
+    mine = ((name, value) for name, value in copy_attributes(op).items() if name != _WAITED_FOR)
+    return tuple(sorted((name, value.SerializeToString(deterministic=True)) for name, value in mine))
 
 
 def _replace(op: tf.Operation, equal: tf.Operation) -> None:

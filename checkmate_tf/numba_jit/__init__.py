@@ -1,18 +1,35 @@
-"""Numba's compiler. What it compiles is kept on disk if there is a place for that."""
+"""Numba's compiler. What it compiles is kept on disk if there is a place for that.
+
+Processes share what is kept, and Numba gives two things names that are the same in all of them:
+
+- **Functions within functions.** Numba tells them apart by a number that each process counts from one. Two functions
+  with one name and number that were compiled in two processes are one to the process that loads both. `sort` and
+  `argsort` are such: a simulation called the wrong one of them, and wrote where it must not.
+- **Files.** The first kind of arguments that a function is compiled for is kept in its file 1. If two processes do that
+  at a time, for arguments of different kinds, one may find the other's code behind its own name.
+
+Here each process counts from a number of its own, and has names of its own for its files.
+"""
 
 from __future__ import annotations
 
+import itertools
 import logging
+import os
+import secrets
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from numba import njit
+from numba.core.bytecode import FunctionIdentity
 
 __all__ = ["numba_jit"]
 
 log = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_BITS = 48  # of a process's number: two of thousands are hardly ever near each other
 
 
 def numba_jit(function: F) -> F:
@@ -22,7 +39,20 @@ def numba_jit(function: F) -> F:
     """
     try:
         result: Any = njit(cache=True, nogil=True)(function)
+        kept = result._cache._cache_file
+        kept._data_name_pattern = kept._data_name_pattern.replace("{number", f"{_number:x}-{{number")
     except RuntimeError as error:  # "cannot cache function ...: no locator available"
         log.info("%s; set NUMBA_CACHE_DIR to a folder that can be written to save compilation", error)
         result = njit(nogil=True)(function)
     return cast(F, result)
+
+
+def _count_anew() -> None:
+    """Count functions from a number that no other process has."""
+    FunctionIdentity._unique_ids = itertools.count(secrets.randbits(_BITS))
+
+
+_number = secrets.randbits(_BITS)
+_count_anew()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_anew)

@@ -1,0 +1,68 @@
+"""What is compiled is kept on disk for all processes: each finds its own there, whichever compiled what, and when."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MODULE = """
+import numpy as np
+from checkmate_tf.numba_jit import numba_jit
+
+@numba_jit
+def in_order(a):
+    a.sort()
+    return a
+
+@numba_jit
+def order(a):
+    return np.argsort(a)
+"""
+CALL = """
+import sys
+import numpy as np
+import functions
+
+for name in sys.argv[1:]:
+    print(name, getattr(functions, name)(np.array([3, 1, 2] * 20)).tolist())
+"""
+NUMBERS = """
+from numba.core.bytecode import FunctionIdentity
+from checkmate_tf.allocator.interleave import _simulated
+print(next(FunctionIdentity._unique_ids), _simulated._cache._cache_file._data_name(1))
+"""
+
+
+def run(folder, code, *arguments):
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(root)])}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], env=environment, check=True, capture_output=True, text=True
+    )
+    return done.stdout
+
+
+def test_what_two_processes_compiled_is_right_in_a_third(tmp_path):
+    """Numba's own names for the functions within `sort` and `argsort` are the same in the first two."""
+    names = ("in_order", "order")
+    (tmp_path / "functions.py").write_text(MODULE)
+    apart = [run(tmp_path, CALL, name) for name in names]
+    together = run(tmp_path, CALL, *names)
+    assert together == "".join(apart)
+    assert str(sorted([3, 1, 2] * 20)) in together
+
+
+def test_processes_count_functions_and_name_files_apart(tmp_path):
+    one, other = (run(tmp_path, NUMBERS).split() for _ in range(2))
+    assert one[0] != other[0] and one[1] != other[1]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
+def test_a_forked_process_counts_functions_from_another_number():
+    code = "import os, checkmate_tf.numba_jit\nfrom numba.core.bytecode import FunctionIdentity\nos.fork()\n"
+    found = run(Path(), code + "print(next(FunctionIdentity._unique_ids), flush=True)").split()
+    assert len(set(found)) == 2

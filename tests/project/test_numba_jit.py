@@ -63,6 +63,8 @@ def test_processes_count_functions_and_name_files_apart(tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
 def test_a_forked_process_counts_functions_from_another_number():
-    code = "import os, checkmate_tf.numba_jit\nfrom numba.core.bytecode import FunctionIdentity\nos.fork()\n"
+    code = (
+        "import os, checkmate_tf.numba_jit\nfrom numba.core.bytecode import FunctionIdentity\nos.fork() and os.wait()\n"
+    )
     found = run(Path(), code + "print(next(FunctionIdentity._unique_ids), flush=True)").split()
     assert len(set(found)) == 2

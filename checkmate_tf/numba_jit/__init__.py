@@ -39,20 +39,28 @@ def numba_jit(function: F) -> F:
     """
     try:
         result: Any = njit(cache=True, nogil=True)(function)
-        kept = result._cache._cache_file
-        kept._data_name_pattern = kept._data_name_pattern.replace("{number", f"{_number:x}-{{number")
+        if hasattr(result, "_cache"):  # with NUMBA_DISABLE_JIT it is the function as it was written
+            _name_files_apart(result._cache._cache_file)
     except RuntimeError as error:  # "cannot cache function ...: no locator available"
         log.info("%s; set NUMBA_CACHE_DIR to a folder that can be written to save compilation", error)
         result = njit(nogil=True)(function)
     return cast(F, result)
 
 
+def _name_files_apart(kept: Any) -> None:
+    """Let a function's files have numbers that no other process gives to its own, forked ones included."""
+    numbered: Callable[[int], str] = kept._data_name
+    kept._data_name = lambda number: numbered(_first + number)
+
+
 def _count_anew() -> None:
-    """Count functions from a number that no other process has."""
-    FunctionIdentity._unique_ids = itertools.count(secrets.randbits(_BITS))
+    """Count functions, and files, from a number that no other process has."""
+    global _first  # noqa: PLW0603 - one for each process
+    _first = secrets.randbits(_BITS)
+    FunctionIdentity._unique_ids = itertools.count(_first)
 
 
-_number = secrets.randbits(_BITS)
+_first = 0
 _count_anew()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_count_anew)

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from ..ops import copy_attributes, is_source
 from ..order import topological
+from .edges import put_in_place
 
 __all__ = ["join_equal"]
 
@@ -58,7 +59,7 @@ def join_equal(graph: tf.Graph, results: Sequence[tf.Tensor] = ()) -> dict[Any, 
         if equal is not op:
             joined[op] = equal
     for op, equal in joined.items():
-        _replace(op, equal)
+        put_in_place(op, equal)
     return {t.ref(): joined[t.op].outputs[t.value_index] for t in results if t.op in joined}
 
 
@@ -72,16 +73,3 @@ def _attributes(op: tf.Operation) -> Hashable:
     """What tells an operation's attributes from others'."""
     mine = ((name, value) for name, value in copy_attributes(op).items() if name != _WAITED_FOR)
     return tuple(sorted((name, value.SerializeToString(deterministic=True)) for name, value in mine))
-
-
-def _replace(op: tf.Operation, equal: tf.Operation) -> None:
-    """Let all that reads `op`, or waits for it, do so of `equal`."""
-    for t, other in zip(op.outputs, equal.outputs, strict=True):
-        for reader in t.consumers():
-            for k, read in enumerate(reader.inputs):
-                if read is t:
-                    reader._update_input(k, other)  # noqa: SLF001 - the only way to change a graph in place
-    for waiting in list(op._control_outputs):  # noqa: SLF001
-        controls = [equal if c is op else c for c in waiting.control_inputs]
-        waiting._remove_all_control_inputs()  # noqa: SLF001
-        waiting._add_control_inputs(controls)  # noqa: SLF001

@@ -19,6 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from ..ops import SUMS, inputs_of, is_source, view_of
+from .edges import put_in_place
 
 __all__ = ["emit_sum", "grappler_sorts", "order_of_terms", "split_sums"]
 
@@ -48,14 +49,7 @@ def split_sums(graph: tf.Graph) -> dict[Any, tf.Tensor]:
         with graph.as_default(), graph.device(op.device or None), graph.control_dependencies(op.control_inputs):
             total = emit_sum([terms[k] for k in order], op.name)
         total.set_shape(result.shape)
-        for reader in result.consumers():
-            for k, t in enumerate(reader.inputs):
-                if t is result:
-                    reader._update_input(k, total)  # noqa: SLF001 - the only way to change a graph in place
-        for waiting in list(op._control_outputs):  # noqa: SLF001
-            controls = [total.op if c is op else c for c in waiting.control_inputs]
-            waiting._remove_all_control_inputs()  # noqa: SLF001
-            waiting._add_control_inputs(controls)  # noqa: SLF001
+        put_in_place(op, total.op)
         found[result.ref()] = total
     return found
 

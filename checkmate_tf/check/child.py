@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..device.in_child import limit_gpu, say, serve, take_memory_in_one_piece, tell
+from .turns import ALONE, AWAY, BESIDE, Turns
 
 __all__ = ["RUNS", "answer"]
 
@@ -149,12 +150,26 @@ def limit(asked_bytes: int) -> dict[str, Any]:
 
 
 def train(
-    network: str, memory_bytes: int, shares: list[float], time_limit: float, jit_compile: bool = False
+    network: str,
+    memory_bytes: int,
+    shares: list[float],
+    time_limit: float,
+    jit_compile: bool = False,
+    turns: str | None = None,
 ) -> dict[str, Any]:
     """A network plainly and compiled at each share of its activations: peaks, and steps timed in turn.
 
-    With `jit_compile`, XLA compiles both.
+    With `jit_compile`, XLA compiles both. `turns` is the folder of processes that share the device: what is timed has
+    it alone.
     """
+    with Turns(turns) as at:
+        return _train(network, memory_bytes, shares, time_limit, jit_compile, at)
+
+
+def _train(
+    network: str, memory_bytes: int, shares: list[float], time_limit: float, jit_compile: bool, turns: Turns
+) -> dict[str, Any]:
+    """As `train`."""
     import tensorflow as tf
     from keras.src.trainers.trainer import model_supports_jit
 
@@ -178,6 +193,7 @@ def train(
     chosen = sized(NETWORKS[network], plain, memory_bytes)
     batch = tuple(tf.raw_ops.DeepCopy(x=tf.constant(array)) for array in chosen.data(1))
     tell("plain", 0, 1, f"batches of {chosen.batch_size}")
+    turns.take(BESIDE)
     if jit_compile and not model_supports_jit(plain):
         return {"no_xla": "Keras says that XLA cannot compile a layer of it on this device"}
     start = [v.numpy() for v in every_variable(plain)]  # `sized` has made those of optimizer and metrics
@@ -215,19 +231,20 @@ def train(
         tell("compile", 0, 1, f"{share:.0%}")
         ours, begun = chosen.model(), time.perf_counter()
         ours.jit_compile = jit_compile
-        planning: dict[str, Any] = {"data": chosen.data(1), "time_limit": time_limit, "gap": _GAP, "progress": False}
+        planning: dict[str, Any] = {"data": chosen.data(1), "time_limit": time_limit, "gap": _GAP}
         cell: dict[str, Any] = {"share": share, "budget_bytes": budget, "foreign_bytes": at.foreign_bytes(constant)}
         with heard() as lines:
             try:
-                cell |= _compiled(ours, budget, **planning)
+                turns.take(AWAY)
+                cell |= _compiled(ours, budget, **planning, progress=turns.hear)
             except Exception as error:  # noqa: BLE001 - the next share may do
                 cell |= {"error": f"{type(error).__name__}: {error}", "log": lines}
                 release(ours)
                 return cell
-        if "refused_bytes" in cell:
-            cell["log"] = lines
+        cell["log"] = lines
         cell["compile_seconds"] = time.perf_counter() - begun
         tell("train", 0, 1, f"{share:.0%}")
+        turns.take(BESIDE)
         ours_step = step_of(ours)
         cell["peak_bytes"] = peak_of(ours_step)
         report = ours.checkmate
@@ -239,7 +256,9 @@ def train(
         cell |= {"seconds": dict(report.seconds), "gap": report.schedule.gap}
         unwatch(ours)
         reset(plain, start)
+        turns.take(ALONE)
         cell["step_ratio"], cell["plain_step_ms"] = in_turn(plain_step, ours_step, batch, _TURNS)
+        turns.take(BESIDE)
         cell["model_step_ms"] = None if jit_compile else report.base_cost / 1e3
         one = first(plain, plain_step)
         cell["itself"] = differences(one, first(plain, plain_step))

@@ -1,7 +1,7 @@
 """Which processes a check starts, in which order, and what it leaves out when time is short.
 
-What is timed runs alone. The rest may run side by side where there are cores for it. Costs are measured anew, and kept
-for the check alone.
+What is timed has the device alone: on a CPU it runs by itself, and on a GPU processes side by side take turns. The rest
+may run side by side where there are cores for it. Costs are measured anew, and kept for the check alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from ..device.process import MARGIN, Outcome, Tell, end_children, run_child
 from ..errors import CheckmateError
@@ -52,12 +53,17 @@ ROOM, BESIDE, CARD = 4, 2 * 10**9, 0.8
 """Times the memory that is to be filled, bytes for variables, and of the card at most: a GPU's limit where none is
 tested. Others have the rest of the card."""
 
+CPU_CORES, GPU_CORES = 4, 2
+"""For each process, of those side by side: where they train on the CPU, and where they only plan and emit there."""
+
 LEAST_SECONDS = 20.0
 """A process that has less is not started: TensorFlow alone takes some."""
 
 POLICIES = ("mixed_float16", "mixed_bfloat16")
 POLICY_NETWORK, XLA_NETWORK, PEER_NETWORK = "transformer", "small", "transformer"
 _CHILD = "checkmate_tf.check.child"
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,7 @@ class Asked:
     seconds : float
         For each device. What has no time left is not run.
     jobs : int
-        Processes side by side, where nothing is timed.
+        Processes side by side; 0 for as many as there are cores for. On a CPU what is timed runs by itself.
     time_limit : float
         Seconds of solving, a plan.
     """
@@ -87,7 +93,7 @@ class Asked:
     shares: Sequence[float] = SHARES
     memory_bytes: int | None = None
     seconds: float = 600.0
-    jobs: int = 1
+    jobs: int = 0
     time_limit: float = 2.5
 
 
@@ -137,7 +143,8 @@ def check(asked: Asked, tell: Tell, told: Callable[[Line], None]) -> Checked:
                 lines = iter([failed(name, "device", f"there is none: TensorFlow sees {', '.join(there)}")])
             else:
                 until = time.monotonic() + asked.seconds
-                lines = _Device(name, there[name], asked, tell, until, {"CHECKMATE_TF_CACHE": cache}).lines()
+                cores = looked.result["cores"]
+                lines = _Device(name, there[name], cores, asked, tell, until, cache).lines()
             for line in lines:
                 checked.lines.append(line)
                 told(line)
@@ -152,14 +159,16 @@ class _Device:
         self,
         name: str,
         size_bytes: int | None,
+        cores: int,
         asked: Asked,
         tell: Tell,
         until: float,
-        environment: Mapping[str, str],
+        folder: str,
     ):
-        self.name, self.asked, self.until, self._tell, self._environment = name, asked, until, tell, environment
+        self.name, self.asked, self.until, self._tell, self._folder = name, asked, until, tell, folder
         self.is_gpu, self._stopped = name.startswith("GPU"), False
-        self.memory, jobs = asked.memory_bytes or (GPU_MEMORY if self.is_gpu else CPU_MEMORY), asked.jobs
+        self.memory = asked.memory_bytes or (GPU_MEMORY if self.is_gpu else CPU_MEMORY)
+        jobs = asked.jobs or max(2, cores // (GPU_CORES if self.is_gpu else CPU_CORES))
         self.room: int | None = None  # the limit where none is tested: none on a CPU
         if self.is_gpu:
             self.room = ROOM * self.memory + BESIDE
@@ -176,27 +185,40 @@ class _Device:
             "hard limit", {"run": "limit", "asked_bytes": limit}, limit, lambda d, f: judge_limit(d, limit, f)
         )  # fmt: skip
         trained: dict[str, Mapping[str, Any]] = {}
-        for network in self.asked.networks or (NETWORKS if self.is_gpu else CPU_NETWORKS):
-            request = {
-                "run": "train", "network": network, "memory_bytes": self.memory, "shares": list(self.asked.shares),
-                "time_limit": self.asked.time_limit,
-            }  # fmt: skip
-            outcome = self._run(network, request, self.room)
+        networks = self.asked.networks or (NETWORKS if self.is_gpu else CPU_NETWORKS)
+        runs = {network: self._training(network, self.asked.shares) for network in networks}
+        for network, outcome in self._timed(runs):
             if outcome is not None and outcome.result is not None:
                 trained[network] = outcome.result
             yield from self._trained(network, outcome)
         yield from self._side_by_side(trained)
-        for network in (XLA_NETWORK, *(trained if self.is_gpu else ())):  # XLA takes long to compile for a CPU
-            yield from self._xla(network)
+        networks = (XLA_NETWORK, *(trained if self.is_gpu else ()))  # XLA takes long to compile for a CPU
+        runs = {f"{network} under XLA": self._training(network, (LIMITED,), jit_compile=True) for network in networks}
+        for what, outcome in self._timed(runs):
+            yield from self._trained(what, outcome)
 
-    def _xla(self, network: str) -> Iterator[Line]:
-        """Plain and compiled, both by XLA."""
+    def _training(self, network: str, shares: Sequence[float], **more: Any) -> dict[str, Any]:
+        """What a child is asked that trains plainly and within budgets, and times steps."""
         request = {
-            "run": "train", "network": network, "memory_bytes": self.memory, "shares": [LIMITED],
-            "time_limit": self.asked.time_limit, "jit_compile": True,
+            "run": "train", "network": network, "memory_bytes": self.memory, "shares": list(shares),
+            "time_limit": self.asked.time_limit, **more,
         }  # fmt: skip
-        what = f"{network} under XLA"
-        yield from self._trained(what, self._run(what, request, self.room))
+        return {**request, "turns": self._folder} if self.is_gpu else request
+
+    def _timed(self, runs: Mapping[str, dict[str, Any]]) -> Iterator[tuple[str, Outcome | None]]:
+        """Children whose steps are timed: side by side on a GPU, where they take turns."""
+        tasks = [partial(self._run, what, request, self.room) for what, request in runs.items()]
+        yield from zip(runs, self._pooled(tasks) if self.is_gpu else (task() for task in tasks), strict=True)
+
+    def _pooled(self, tasks: Sequence[Callable[[], _T]]) -> Iterator[_T]:
+        """What tasks find, several at a time: `_run` waits for its turn."""
+        with ThreadPoolExecutor(max(1, len(tasks))) as pool:
+            try:
+                yield from pool.map(lambda task: task(), tasks)
+            except BaseException:  # children are in other threads, which nobody interrupts
+                self._stopped = True
+                end_children()
+                raise
 
     def _trained(self, what: str, outcome: Outcome | None) -> Iterator[Line]:
         """Of a child that trained: what it found, or what it had found when its time was up."""
@@ -219,14 +241,8 @@ class _Device:
         if PEER_NETWORK in trained:
             batch = trained[PEER_NETWORK]["batch_size"]
             tasks += [lambda: self._peer(batch)]
-        with ThreadPoolExecutor(max(1, len(tasks))) as pool:  # `_run` waits for its turn
-            try:
-                for lines in pool.map(lambda task: task(), tasks):
-                    yield from lines
-            except BaseException:  # children are in other threads, which nobody interrupts
-                self._stopped = True
-                end_children()
-                raise
+        for lines in self._pooled(tasks):
+            yield from lines
 
     def _bits(self, network: str, found: Mapping[str, Any]) -> list[Line]:
         """Plainly and compiled, without a limit and under one.
@@ -319,7 +335,7 @@ class _Device:
             left = self.until - time.monotonic()
             if left < LEAST_SECONDS or self._stopped:
                 return None
-            more: dict[str, Any] = {"timeout": left, "environment": self._environment}
+            more: dict[str, Any] = {"timeout": left, "environment": {"CHECKMATE_TF_CACHE": self._folder}}
             if not self.is_gpu:
                 return run_child(_CHILD, request, None if limit is None else limit // 2**20, tell, **more)
             asked = {**request, "gpu": True, "limit_bytes": limit}

@@ -541,7 +541,7 @@ def check(
         float, typer.Option(min=30.0, help="For each device; what has no time left is not run.")
     ] = 600.0,
     jobs: Annotated[
-        int, typer.Option(min=0, help="Processes side by side where nothing is timed. Default: one for four cores.")
+        int, typer.Option(min=0, help="Processes side by side. Default: as many as there are cores for.")
     ] = 0,
     output: Annotated[Path | None, typer.Option(help="Folder for check.json and check.md.")] = None,
     json: Json = False,

@@ -216,7 +216,7 @@ class _OpTimer:
 
     def _beside(self, pooling: tf.Operation, op: tf.Operation, inputs: list, seconds_left: float) -> float:
         """Microseconds of a pooling's gradient in a graph that has both, less those of the pooling."""
-        both, one = as_function(op, pooling), as_function(pooling)
+        both, one = as_function(op, inputs, pooling), as_function(pooling, inputs[:1])
         us = self._microseconds(lambda: both(*inputs), seconds_left)
         return max(us - self._microseconds(lambda: one(inputs[0]), seconds_left), 0.0) + self.op_us
 
@@ -249,8 +249,7 @@ class _OpTimer:
 def runner(op: tf.Operation, inputs: list) -> Callable[[], list]:
     """A callable that runs an operation once on eager inputs."""
     if op.type in CALLS:
-        call = as_function(op)
-        call(*inputs)  # traces
+        call = as_function(op, inputs)
         return lambda: call(*inputs)
     attributes = call_attributes(op)
     return lambda: run_op(op, inputs, attributes)

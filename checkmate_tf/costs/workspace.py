@@ -104,8 +104,8 @@ def _workspace(op: tf.Operation, pooling: tf.Operation | None, fabricator: Fabri
             return 0
         more = _peak_beyond(runner(op, inputs), device)
         if more >= LEAST_BYTES and op.type not in CALLS:  # a graph may have another kernel, which needs less
-            call = as_function(op)
-            call(*inputs)  # traces
+            call = as_function(op, inputs)
+            call(*inputs)  # kernels are made
             more = min(more, _peak_beyond(lambda: call(*inputs), device))
     except RUN_ERRORS as error:
         _log.debug("the workspace of %s (%s) is unknown: %s", op.name, op.type, error)

@@ -12,7 +12,7 @@ from checkmate_tf.check.run import Asked, check
 from checkmate_tf.device.process import Outcome, run_child
 from checkmate_tf.errors import CheckmateError
 
-MACHINE = {"devices": [{"name": "CPU:0", "kind": "CPU"}, {"name": "GPU:1", "kind": "GPU"}]}
+MACHINE = {"cores": 2, "devices": [{"name": "CPU:0", "kind": "CPU"}, {"name": "GPU:1", "kind": "GPU"}]}
 DEVICE = {
     "measurable": True, "asked_bytes": 1, "taken_bytes": 256, "peak_bytes": 256, "left_bytes": 0,
     "allocator": "Bfc", "chunks": 1, "bandwidth": {},
@@ -30,6 +30,7 @@ class Children:
 
     def __init__(self):
         self.asked, self.running, self.most, self.folders = [], 0, 0, set()
+        self.training, self.most_trained = 0, 0
         self.lock = threading.Lock()
 
     @staticmethod
@@ -43,10 +44,13 @@ class Children:
             self.running += 1
             self.folders.add((environment or {}).get("CHECKMATE_TF_CACHE"))
             self.most = max(self.most, self.running)
-        if request["run"] == "steps":
+            self.training += request["run"] == "train"
+            self.most_trained = max(self.most_trained, self.training)
+        if request["run"] in ("steps", "train"):
             time.sleep(0.02)
         with self.lock:
             self.running -= 1
+            self.training -= request["run"] == "train"
         limit = request.get("limit_bytes") or (limit_mib or 0) * 2**20
         if request["run"] == "steps" and 0 < limit < 10**9 and request["batch_size"] > self.most_samples(request):
             return Outcome(limit, 4, None, "out of memory: OOM", True)
@@ -126,13 +130,24 @@ def test_a_cpu_has_fewer_networks_unless_they_are_named(children):
     trained = {
         gpu: [r["network"] for r, _, g in children.asked if g is gpu and r["run"] == "train"] for gpu in (False, 1)
     }
-    assert trained[False] == [*module.CPU_NETWORKS, "small"] and trained[1][:6] == list(module.NETWORKS)
+    assert trained[False] == [*module.CPU_NETWORKS, "small"] and set(trained[1][:6]) == set(module.NETWORKS)
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_no_more_than_so_many_run_at_a_time(children, jobs):
     checked(devices=("CPU:0",), networks=("unet", "transformer", "lstm"), jobs=jobs)
     assert children.most == jobs
+
+
+def test_what_is_timed_runs_by_itself_on_a_cpu_and_takes_turns_on_a_gpu(children):
+    names = ("unet", "transformer", "lstm")
+    for device, jobs in (("CPU:0", 1), ("GPU:1", 3)):
+        children.asked.clear()
+        children.most_trained = 0
+        check(Asked(devices=(device,), networks=names, jobs=3), lambda *told: None, lambda line: None)
+        trained = [request for request, *_ in children.asked if request["run"] == "train"]
+        assert all(("turns" in request) == (jobs > 1) for request in trained)
+        assert children.most_trained == jobs
 
 
 def test_a_child_that_fails_is_a_line(children, monkeypatch):
@@ -211,4 +226,4 @@ def test_real_children_on_the_cpu():
     beside = 4e7 + 1.4e6  # and its variables
     assert 0.7 * beside < trained.result["plain_peak_bytes"] < 1.5 * beside
     assert cell["peak_bytes"] <= cell["budget_bytes"] < trained.result["plain_peak_bytes"]
-    assert cell["apart"] == {"loss": 0.0, "gradients": 0.0}
+    assert max(cell["apart"].values()) < 1e-6  # Grappler is on: last bits may differ

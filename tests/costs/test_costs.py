@@ -21,7 +21,7 @@ from checkmate_tf.costs import (  # noqa: E402
     timed,  # noqa: E402
 )
 from checkmate_tf.costs import setting as settings  # noqa: E402
-from checkmate_tf.costs.alone.eager import RUN_ERRORS  # noqa: E402
+from checkmate_tf.costs.alone.eager import RUN_ERRORS, as_function  # noqa: E402
 from checkmate_tf.costs.alone.fabricate import Fabricator, may_run  # noqa: E402
 from checkmate_tf.costs.alone.values import StaticValues  # noqa: E402
 from checkmate_tf.costs.calls import iterations_of  # noqa: E402
@@ -43,6 +43,16 @@ def step_of(model, x, y, optimizer="adam"):
     model.optimizer.build(model.trainable_variables)
     step = tf.function(lambda a, b: model.train_step((a, b)), autograph=False)
     return step.get_concrete_function(x, y).graph.get_operations()
+
+
+def test_many_functions_of_one_operation_do_not_alarm_tensorflow(caplog):
+    """Traced when they are called, functions whose memory is used again look to it like one that is traced again."""
+    graph = graph_of(lambda x: tf.nn.relu(x), (3, 5))
+    x = tf.ones([3, 5])
+    with caplog.at_level(logging.WARNING):
+        for _ in range(12):
+            assert as_function(only(graph, "Relu"), [x])(x)[0].shape == [3, 5]
+    assert "retracing" not in caplog.text
 
 
 # Values, signatures, fabricated inputs ----------------------------------------------------------------------------

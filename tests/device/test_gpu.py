@@ -142,7 +142,9 @@ def test_a_pooling_is_taken_off_its_gradient_but_on_a_gpu(monkeypatch):
     monkeypatch.setattr(timer, "_microseconds", lambda run, left: run())
     monkeypatch.setattr(timed, "may_run", lambda op: True)
     monkeypatch.setattr(timed, "pooling_of", lambda op: "pooling")
-    monkeypatch.setattr(timed, "as_function", lambda op, pooling=None: lambda *inputs: 50.0 if pooling else 20.0)
+    monkeypatch.setattr(
+        timed, "as_function", lambda op, inputs, pooling=None: lambda *inputs: 50.0 if pooling else 20.0
+    )
     monkeypatch.setattr(timed, "runner", lambda op, inputs: lambda: 70.0)
     for timer.queues, expected in ((False, 31.0), (True, 70.0)):
         assert (

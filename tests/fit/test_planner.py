@@ -11,6 +11,7 @@ from cases import DENSE, compile_quickly, make
 from schedules import QUICK, SPEC, step
 
 import checkmate_tf
+from checkmate_tf.costs import timed as timing
 from checkmate_tf.device.measure import HOW_TO_MEASURE, Device, find_device
 from checkmate_tf.errors import InfeasibleBudgetError
 from checkmate_tf.fit import pipeline
@@ -78,6 +79,18 @@ def test_progress_is_told():
     compile_quickly(make(DENSE), DENSE, progress=lambda *args: told.append(args), verify=True, budget="1GB")
     assert {"trace", "measure"} <= {stage for stage, *_ in told}
     assert all(0 <= done <= total for _, done, total, _ in told)
+
+
+def test_costs_are_told_before_the_first_operation_is_timed(monkeypatch, tmp_path):
+    """Who hears it may wait until the device is free, and that must not count as time for costs."""
+    told, timed = [], []
+    monkeypatch.setenv("CHECKMATE_TF_CACHE", str(tmp_path))
+    time_all = timing.time_ops
+    monkeypatch.setattr(timing, "time_ops", lambda *a, **k: (timed.append(len(told)), time_all(*a, **k))[1])
+    hear = lambda stage, *rest: told.append(stage)  # noqa: E731 - a short callback
+    compile_quickly(make(DENSE), DENSE, costs="profile", progress=hear, verify=True, budget="1GB")
+    assert timed == [told.index("costs") + 1]
+    assert told.index("costs") < told.index("kernels") < told.index("measure")
 
 
 def test_profiled_costs():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as jsonlib
-import os
 from collections import Counter
 from dataclasses import dataclass
 from datetime import date
@@ -86,7 +85,7 @@ def _asked(command: CheckCommand) -> Asked:
         shares=SHARES,
         memory_bytes=memory,
         seconds=command.seconds,
-        jobs=command.jobs or max(2, (os.cpu_count() or 1) // 4),
+        jobs=command.jobs,
     )
 
 

@@ -77,14 +77,16 @@ def run_op(op: tf.Operation, inputs: Sequence[Any], attributes: tuple[Any, ...] 
     return execute.execute(op.type, len(op.outputs), list(inputs), attrs, context.context())
 
 
-def as_function(op: tf.Operation, pooling: tf.Operation | None = None) -> Callable[..., Any]:
-    """A function that runs one operation inside a graph, as a step does, for eager tensors.
+def as_function(op: tf.Operation, inputs: Sequence[Any], pooling: tf.Operation | None = None) -> Callable[..., Any]:
+    """A function that runs one operation inside a graph, as a step does, for eager tensors like `inputs`.
 
     Loops and branches run faster so: in a graph they are lowered to primitives and their bodies optimized.
 
     Parameters
     ----------
     op : tf.Operation
+    inputs : sequence of tf.Tensor
+        What it is traced for. One that is traced when it is called makes TensorFlow warn that many are.
     pooling : tf.Operation, optional
         The pooling that it is the gradient of (`pooling_of`), which runs before it in the same graph.
     """
@@ -95,7 +97,7 @@ def as_function(op: tf.Operation, pooling: tf.Operation | None = None) -> Callab
         x, _, gradient = inputs
         return _in_graph(op, (x, *_in_graph(pooling, (x,)), gradient))
 
-    return tf.function(call, autograph=False)
+    return tf.function(call, autograph=False).get_concrete_function(*inputs)
 
 
 def _in_graph(op: tf.Operation, inputs: Sequence[Any]) -> list[Any]:

@@ -179,10 +179,10 @@ def _costs(
 ) -> tuple[NDArray[np.float64], dict[tf.Operation, Workspace]]:
     """Of each operation its cost, and what its kernel takes for itself: known, or measured if it can be."""
     copies = [static.operations[op] for op in step.operations]
-    tell = None
-    if options.progress is not None:
-        tell = lambda done, total, text: options.tell("costs", done, total, text)  # noqa: E731 - a short callback
-    extra: dict[str, Any] = {"progress": tell} if options.costs == "profile" else {}
+    extra: dict[str, Any] = {}
+    if options.costs == "profile":
+        options.tell("costs", 0, 1, "operations are timed")  # who hears it may wait for the device: that takes no time
+        extra["progress"] = partial(options.tell, "costs")
     costs = op_costs(copies, options.costs, **extra)
     if not (device.measurable and (options.verify or options.costs == "profile")):
         return costs, {}
@@ -190,7 +190,7 @@ def _costs(
     alone = op_workspaces(
         [static.operations[op] for op in unknown],
         device=f"/{device.name}",
-        progress=tell,
+        progress=partial(options.tell, "kernels"),
         time_budget=POLICY.alone_seconds if can_learn(device, options) else ALONE_SECONDS,
     )
     scratch = {op: Workspace(after=(size,)) for op, size in zip(unknown, alone.tolist(), strict=True)}

@@ -110,11 +110,10 @@ def with_memory(job: Job) -> Job:
     program = job.subject.program
     on_cpu = job.device.is_cpu
     batches = POLICY.held_batches(job.options.prefetch) if on_cpu else POLICY.batches_on_device
-    one = on_cpu and not POLICY.reserved_batches(job.options.prefetch)  # made for each step, and freed in it
-    coming = [*program.batch_bytes * (batches - one), *constants_of(program)]
+    coming = [*program.batch_bytes * (batches - on_cpu), *constants_of(program)]  # one is made for the step
     coming += folded_constants(program, job.budget_bytes)
-    first = len(program.nodes) if one else None
-    return replace(job, memory=memory_before(job.device, kernels_of(program, batch=one), coming, first))
+    first = len(program.nodes) if on_cpu else None
+    return replace(job, memory=memory_before(job.device, kernels_of(program, batch=on_cpu), coming, first))
 
 
 def folded_constants(program: Program, budget_bytes: int) -> list[int]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
 
 from ..errors import CheckmateError, ModelError, TraceError
 from .order import needed_operations
+from .rewrites.casts import cast_late
 from .rewrites.equal import join_equal
 from .rewrites.inline import inlined
 from .rewrites.sums import split_sums
@@ -93,12 +94,10 @@ def trace_step(step: Callable[[Any], Any], spec: Any, devices: int = 1, sums_of_
     inputs = [t for t in graph.inputs if id(t) not in captured]
     whole = inlined(graph, inputs, captures, call_time)
     if sums_of_two:
-        split = split_sums(whole.graph)
-        tensors = {key: split.get(t.ref(), t) for key, t in whole.tensors.items()} if split else whole.tensors
-        whole = replace(whole, tensors=tensors)
+        whole = whole.replaced(split_sums(whole.graph))
     if devices == 1:  # the steps of replicas have to correspond, operation by operation
-        joined = join_equal(whole.graph, list(whole.tensors.values()))
-        whole = replace(whole, tensors={key: joined.get(t.ref(), t) for key, t in whole.tensors.items()})
+        whole = whole.replaced(join_equal(whole.graph, list(whole.tensors.values())))
+        whole = whole.replaced(cast_late(whole.graph, [whole.tensors[id(t)] for t in concrete.outputs]))
     outputs = [whole.tensors[id(t)] for t in concrete.outputs]
     operations = needed_operations(whole.graph, outputs)
     used = {op.device for op in operations if op.device and "CPU" not in op.device.upper()}

@@ -39,6 +39,10 @@ class Inlined:
     graph: tf.Graph
     tensors: Mapping[int, tf.Tensor]
 
+    def replaced(self, found: Mapping[Any, tf.Tensor]) -> Inlined:
+        """The same, where other tensors replace some in turn, by their references."""
+        return Inlined(self.graph, {key: found.get(t.ref(), t) for key, t in self.tensors.items()})
+
     def nest(self, tensors: Any) -> Any:
         """A nest of tensors of the traced graph, each replaced."""
         flat = tf.nest.flatten(tensors, expand_composites=True)

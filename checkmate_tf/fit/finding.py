@@ -22,9 +22,10 @@ from ..errors import InfeasibleBudgetError
 from ..graph import Graph
 from ..plan import plan_from_sequence
 from ..schedule import Schedule, keep_all
-from ..strategies.search.measured import refill, squeeze
+from ..strategies.search.measured import in_time, refill, squeeze
 from ..strategies.search.minimum_budget import proven_minimum
 from ..strategies.search.variants import variants
+from ..trace.assigned import assigned_later
 from .job import Job, Ledger
 from .options import PlanOptions
 from .policy import POLICY
@@ -66,6 +67,7 @@ class Finder:
     def __init__(self, job: Job, ledger: Ledger) -> None:
         self.job, self.ledger = job, ledger
         self.graph: Graph = job.subject.graph
+        self.assigned = {} if job.subject.program is None else assigned_later(job.subject.program)
         self.known: dict[bytes, _Known] = {}
         self.loose: dict[bytes, Placed] = {}
         self.solved: dict[int, Schedule | InfeasibleBudgetError] = {}
@@ -229,7 +231,7 @@ class Finder:
         return variants(self.graph, schedule.sequence.tolist(), budgets)
 
     def _add(self, memory: Memory, solved: Schedule, sequence: NDArray[np.int64] | None = None) -> _Known:
-        sequence = solved.sequence if sequence is None else sequence
+        sequence = in_time(self.graph, solved.sequence if sequence is None else sequence, self.assigned)
         key = sequence.tobytes()
         if key not in self.known or sequence is solved.sequence:
             cost = float(self.graph.costs[sequence].sum())

@@ -174,3 +174,16 @@ def test_where_nothing_fits_what_takes_least_is_made_smaller(monkeypatch):
             other = finder_of(name, time_limit=2.0).find(target, strict=True)
         better += isinstance(other, InfeasibleBudgetError) and outcome.minimum_bytes < other.minimum_bytes
     assert better
+
+
+def test_nothing_is_computed_again_once_its_variables_are_assigned():
+    """Here an update comes before the end, and the first half must not be computed again after it."""
+    name = "unet"
+    finder, graph = finder_of(name, order="fixed"), GRAPHS[name]
+    half, end = len(graph) // 2, int(0.85 * len(graph))
+    finder.assigned = {k: {end} for k in range(half)}
+    finder.find(int(0.8 * PLAIN[name]), strict=True)
+    assert len(finder.known) > 1 and any(len(known.sequence) > len(graph) for known in finder.known.values())
+    for known in finder.known.values():
+        sequence = known.sequence.tolist()
+        assert min(sequence[sequence.index(end) :]) >= half

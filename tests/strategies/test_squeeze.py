@@ -12,7 +12,7 @@ from recomputations import with_recomputations
 from checkmate_tf.plan import evaluate, plan_from_sequence
 from checkmate_tf.strategies.search.arrays import flatten
 from checkmate_tf.strategies.search.exchange import ejected
-from checkmate_tf.strategies.search.measured import squeeze
+from checkmate_tf.strategies.search.measured import in_time, squeeze
 
 
 def taken_by(graph):
@@ -53,3 +53,24 @@ def test_what_fits_is_left_as_it_is():
     graph = resnet(4)
     plain, taken = np.arange(len(graph)), taken_by(graph)
     assert np.array_equal(squeeze(graph, plain, taken, taken(plain), 5.0, 0.5), plain)
+
+
+@settings(max_examples=60, deadline=None)
+@given(any_graphs(), st.integers(0, 100))
+def test_nothing_comes_again_after_its_time(graph, seed):
+    rng, sequence = np.random.default_rng(seed), with_recomputations(graph, seed)
+    ends = {k: set(rng.integers(0, len(graph), 2).tolist()) - {k} for k in range(0, len(graph), 2)}
+    found = in_time(graph, sequence, ends)
+    assert evaluate(graph, plan_from_sequence(graph, found)).cost <= graph.costs[sequence].sum() * (1 + 1e-9)
+    assert list(dict.fromkeys(found.tolist())) == list(dict.fromkeys(sequence.tolist()))
+    first = {node: place for place, node in reversed(list(enumerate(found.tolist())))}
+    late = [k for p, k in enumerate(found.tolist()) if p != first[k] and any(first[e] < p for e in ends.get(k, ()))]
+    assert not late
+
+
+def test_what_comes_in_time_is_left_as_it_is():
+    graph = resnet(4)
+    sequence = with_recomputations(graph, 1)
+    last = {k: {len(graph) - 1} for k in range(len(graph) - 1)}
+    assert len(sequence) > len(graph) and in_time(graph, sequence, last) is sequence
+    assert len(in_time(graph, sequence, {k: {0} for k in range(1, len(graph))})) < len(sequence)

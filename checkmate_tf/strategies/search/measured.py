@@ -6,12 +6,13 @@ is given here, and time is limited.
 - `squeeze`: random changes, never to a schedule that takes more. Parts of the order are turned round, which costs
   nothing, and values are dropped where there is much in memory, and computed again later.
 - `refill`: recomputations are dropped as long as the schedule fits, each tried once.
+- `in_time`: recomputations are dropped that come too late, and what they make is kept from before.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ from .arrays import Problem, flatten
 from .exchange import ejected, turned
 from .keep_where_room import useful
 
-__all__ = ["refill", "squeeze"]
+__all__ = ["in_time", "refill", "squeeze"]
 
 _LONGEST = 4  # times as many computations as nodes: no more are added
 
@@ -116,6 +117,33 @@ def refill(graph: Graph, sequence: Integers, fits: Callable[[Integers], bool], s
                 break
         else:
             return sequence
+
+
+def in_time(graph: Graph, sequence: Integers, ends: Mapping[int, Collection[int]]) -> Integers:
+    """A sequence in which no node is computed again once one of those has been computed that end its time.
+
+    Parameters
+    ----------
+    graph : Graph
+    sequence : (length,) int
+        A valid order of computation.
+    ends : mapping from node to nodes
+        For nodes that others end: which.
+
+    Returns
+    -------
+    (length,) int array
+        Valid, and no dearer. What is left out is read where it was computed before, and so are values that only it
+        would have read. The sequence that was given, where nothing comes too late.
+    """
+    seen, kept = set[int](), np.ones(len(sequence), bool)
+    for place, node in enumerate(sequence.tolist()):
+        kept[place] = node not in seen or seen.isdisjoint(ends.get(node, ()))
+        seen.add(node)
+    if kept.all():
+        return sequence
+    rest = sequence[kept]
+    return rest[useful(flatten(graph), rest)]
 
 
 def _rest(problem: Problem, sequence: Integers, q: int) -> Integers:

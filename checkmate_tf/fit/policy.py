@@ -88,7 +88,7 @@ class FitPolicy:
     least_seconds : float
         At least, to make the schedule of least known peak cheaper.
     ahead : int
-        Batches that are made ahead of the step where `fit` reads arrays: it is held to that.
+        Batches that are made ahead of the step where `fit` reads arrays (`keras.batches.feeding`).
     batches : int
         How many to keep reserves for where a pipeline of the user's makes them: `prefetch(AUTOTUNE)` keeps six ready.
     batches_on_device : int
@@ -152,7 +152,7 @@ class FitPolicy:
     out_of_memory: float = 0.1
     solve_share: float = 0.5
     least_seconds: float = 8.0
-    ahead: int = 1
+    ahead: int = 0
     batches: int = 8
     batches_on_device: int = 2
     reserves: float = 0.2

@@ -3,7 +3,7 @@
 api            compile, restore, gradient_function, op_graph
 controller     plans when data arrives, watches the peak, plans again
 first_batch    plans at the first batch, where no batch size was given
-feeding        holds `fit` on arrays to one batch ahead
+feeding        has `fit` on arrays make no batch ahead
 spec           what a batch looks like: from data, from a spec, or from the model
 frameworks     Keras 3, or Keras 2 as tf_keras keeps it
 distribution   how a model is spread over devices

@@ -95,7 +95,7 @@ def compile(  # noqa: A001 - the name that the package offers
         For a CPU, where the input pipeline shares the device: how many batches your pipeline keeps ready beside the one
         in use (tf.data adds a `prefetch` to a pipeline that has none, unless its option
         `experimental_optimization.inject_prefetch` is False). Plans are measured with as many. By default `fit` on
-        arrays is expected, and it is held to one batch ahead. If it is given a pipeline of yours instead (or `data` is
+        arrays is expected, which then makes no batch ahead. If it is given a pipeline of yours instead (or `data` is
         one), there is room for several.
     max_plans : int
         Where no batch size is given, and batches come in several sizes, such as buckets of sequence lengths, each size

@@ -73,7 +73,7 @@ class Controller:
         function is made again when this changes.
     told : bool
         Whether the user says how many batches are kept ready, or gave a pipeline. If not, `fit` on arrays is expected,
-        which is held to one batch ahead.
+        which then makes no batch ahead.
     batch_size : int
         The largest batch of a replica that the next plan is for.
     batches : dict
@@ -300,12 +300,12 @@ class Controller:
         return guarded
 
     def fed(self, data: Any) -> Any:
-        """What `fit` trains on next: the same, or what makes fewer batches ahead. Notes which plan serves it."""
+        """What `fit` trains on next: the same, or what makes no batch ahead. Notes which plan serves it."""
         with contextlib.suppress(AttributeError, CheckmateError):  # batches one by one, or of replicas
             if self.note(data.element_spec):  # only an iterator tells that in advance
                 put(self.model, "checkmate", self.report)
         ahead = self.options.prefetch
-        if not is_pipeline(data) or ahead is None or ahead > POLICY.ahead or not self._shares_memory():
+        if not is_pipeline(data) or ahead is None or ahead > 1 or not self._shares_memory():  # has room for more
             return data
         return self.feed.held(data) or data
 

@@ -305,7 +305,7 @@ class Controller:
             if self.note(data.element_spec):  # only an iterator tells that in advance
                 put(self.model, "checkmate", self.report)
         ahead = self.options.prefetch
-        if not is_pipeline(data) or ahead is None or ahead > 1 or not self._shares_memory():  # has room for more
+        if not is_pipeline(data) or ahead is None or ahead > 1 or not self._shares_memory():  # told of several
             return data
         return self.feed.held(data) or data
 

@@ -16,9 +16,17 @@ __all__ = ["assigned_later"]
 
 
 def assigned_later(program: Program) -> dict[int, set[int]]:
-    """For each node that reads values of variables, the nodes that assign these later: it should not be computed after.
+    """Which nodes assign variables whose values others read before.
 
-    Nodes whose variables nobody assigns are left out.
+    Parameters
+    ----------
+    program : Program
+
+    Returns
+    -------
+    dict from node to set of nodes
+        For each node that reads such values, those that assign the variables later in the step: it should not be
+        computed again after any of them. Nodes whose variables nobody assigns are left out.
     """
     place = {op: k for k, op in enumerate(program.step.operations)}
     writers: dict[tf.Operation, list[tf.Operation]] = {}

@@ -58,6 +58,8 @@ def _one_by_one(iterator: Any) -> tf.data.Dataset | None:
     inner = getattr(prefetching, "_input_dataset", None)
     while type(inner).__name__ == "_OptionsDataset":
         inner = getattr(inner, "_input_dataset", None)
+    if type(inner).__name__ != "_ParallelMapDataset":
+        return None
     gather = getattr(getattr(inner, "_map_func", None), "_func", None)
     rows = getattr(inner, "_input_dataset", None)
     if rows is None or not getattr(gather, "__qualname__", "").startswith(_ADAPTERS):
@@ -74,8 +76,6 @@ def without_tuning() -> tf.data.Options:
 
 
 def _none_ahead() -> tf.data.Options:
-    options = tf.data.Options()
-    options.autotune.enabled = False  # it would make several at a time
-    options.experimental_optimization.apply_default_optimizations = False  # as Keras has it
+    options = without_tuning()
     options.experimental_optimization.inject_prefetch = False
     return options

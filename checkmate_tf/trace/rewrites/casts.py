@@ -37,7 +37,7 @@ def cast_late(graph: tf.Graph, results: Sequence[tf.Tensor] = ()) -> dict[Any, t
     Returns
     -------
     dict
-        From references of `results` that were replaced to the tensors that replace them.
+        From references of all tensors that were replaced to those that replace them, `results` among them.
     """
     kept, found = {t.ref() for t in results}, dict[Any, tf.Tensor]()
     casts = [op for op in graph.get_operations() if _is_enlarging(op)]
@@ -53,6 +53,7 @@ def cast_late(graph: tf.Graph, results: Sequence[tf.Tensor] = ()) -> dict[Any, t
                 with graph.as_default(), graph.device(cast.device or None):
                     other = tf.raw_ops.Cast(x=other.outputs[0], DstT=result.dtype, name=cast.name).op
                 casts.append(other)
+            other.outputs[0].set_shape(reader.outputs[0].shape)  # tracing may know more of it than the operation
             found[reader.outputs[0].ref()] = other.outputs[0]
             if reader.outputs[0].ref() in kept:
                 kept.add(other.outputs[0].ref())

@@ -343,7 +343,8 @@ def place(allocator: Bfc, events: Events, state: State | None = None, regions_at
     if len(where) not in (0, len(ids)):
         raise PlanError(f"{len(where)} addresses of regions for {len(ids)} events: give one for each")
     chunks, regions, pool, free, settings = tables_of(allocator, state, owner, len(ids))
-    end, at, placed, statistics = replay(ids, events.sizes, where, len(known), chunks, regions, pool, free, settings)
+    sizes = np.array(events.sizes)
+    end, at, placed, statistics = replay(ids, sizes, where, len(known), chunks, regions, pool, free, settings)
     if end != FITS:
         what = "allocates memory for" if end == ALIVE_TWICE else "frees"
         why = "is in memory already" if end == ALIVE_TWICE else "is not in memory"

@@ -140,7 +140,7 @@ class Memory:
 
     def whole(self, sequence: Sequence[int] | Integers) -> Integers:
         """A sequence of nodes with the one that comes before it."""
-        return np.asarray(sequence if self.first is None else [self.first, *sequence], np.int64)
+        return np.array(sequence if self.first is None else [self.first, *sequence], np.int64)
 
     def _placed(self, ids: Integers, sizes: Integers) -> Placed:
         owners = int(ids.max(initial=-1)) + 1

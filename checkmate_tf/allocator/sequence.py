@@ -113,13 +113,13 @@ def events_of(kernels: Kernels, sequence: Sequence[int] | Integers, first_id: in
     -----
     O(operations + reads) for each computation.
     """
-    ids, sizes, _ = expand(kernels, np.asarray(sequence, np.int64))
+    ids, sizes, _ = expand(kernels, np.array(sequence, np.int64))
     return Events(ids + first_id, sizes)
 
 
 def small_bytes(kernels: Kernels, sequence: Sequence[int] | Integers, below: int, grain: int) -> int:
     """The most bytes that chunks smaller than `below` take at a time, each rounded up to `grain`."""
-    ids, sizes, _ = expand(kernels, np.asarray(sequence, np.int64))
+    ids, sizes, _ = expand(kernels, np.array(sequence, np.int64))
     return int(_small_bytes(ids, sizes, below, grain))
 
 

@@ -9,6 +9,10 @@ Processes share what is kept, and Numba gives two things names that are the same
   at a time, for arguments of different kinds, one may find the other's code behind its own name.
 
 Here each process counts from a number of its own, and has names of its own for its files.
+
+A function is compiled for each kind of arguments, for seconds. Arrays that may be written to and those that may not be
+are two kinds, and so are a number and a literal. Callers give the same kind everywhere: `np.array(...)` copies what may
+be read only, `np.int64(0)` is no literal.
 """
 
 from __future__ import annotations

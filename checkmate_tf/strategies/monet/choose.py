@@ -183,7 +183,8 @@ class _Chooser:
         schedule = Schedule(graph, np.array(order), self.strategy, "ways changed", budget_bytes=self.budget_bytes)
         if not schedule.frontier_advancing or schedule.peak_bytes > self.budget_bytes:
             return schedule
-        better = keep_where_room(flatten(graph), self.budget_bytes - graph.constant_bytes, schedule.sequence)
+        sequence = np.array(schedule.sequence)  # one that may be written to, as everywhere: see numba_jit
+        better = keep_where_room(flatten(graph), self.budget_bytes - graph.constant_bytes, sequence)
         polished = replace(schedule, sequence=better)
         polished = polished if polished.peak_bytes <= self.budget_bytes else schedule
         return replace(polished, lower_bound=graph.base_cost)

@@ -307,7 +307,9 @@ def _explore(steps: _Steps, tree: Tree, room: int, states: int, known: float) ->
             own = steps.own[k] if steps.held[k] else 0
             fits = _compute(steps, tree, room, state, k, steps.needs[k], own, known, chosen, price)
             if fits and own:
-                fits = _compute(steps, tree, room, state, k, steps.needs[k] + steps.held[k], 0, known, chosen, price)
+                fits = _compute(
+                    steps, tree, room, state, k, steps.needs[k] + steps.held[k], np.int64(0), known, chosen, price
+                )
             if not fits:
                 return -1, tree.promise[state], False
     return -1, tree.promise[tree.heap[0]] if tree.taken[1] else np.inf, True

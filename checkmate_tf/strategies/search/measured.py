@@ -65,7 +65,7 @@ def squeeze(
     until = time.perf_counter() + seconds
     problem, before_after = flatten(graph), links(graph)
     random = np.random.default_rng(seed)
-    sequence = np.asarray(sequence, np.int64)
+    sequence = np.array(sequence, np.int64)
     least = taken(sequence)
     while least > target and time.perf_counter() < until:
         own = int(random.integers(2**31))
@@ -100,7 +100,7 @@ def refill(graph: Graph, sequence: Integers, fits: Callable[[Integers], bool], s
         It costs no more than the one given. It is that one if nothing else fits.
     """
     until, problem = time.perf_counter() + seconds, flatten(graph)
-    sequence = np.asarray(sequence, np.int64)
+    sequence = np.array(sequence, np.int64)
     names = np.arange(len(sequence))  # of computations, as positions change
     tried: set[int] = set()
     while True:

@@ -289,7 +289,7 @@ def anneal(
         a, b, partner, low, high = 0, 0, -1, 0, 0
         if not reordered:
             a, b, partner, low, high = nudge(weights, before, movable)
-        elif not reorder(here, links, trial, -1, mark):
+        elif not reorder(here, links, trial, np.int64(-1), mark):  # a literal would be a kind of its own
             continue
         extra, length, stage = simulate(
             trial if reordered else here,

@@ -50,14 +50,11 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/product/emission.py --full
 	$(BIN)/python benchmarks/product/applications.py --full
 
-FIGURES := $(addprefix figures/,memory_by_model integrality_gap rounding approximation budget_sweep paging monet monet_details) \
-	$(addprefix product/,peers batch_size_real)
-
 figures: $(STAMP)
-	for figure in $(FIGURES); do $(BIN)/python benchmarks/$$figure.py || exit 1; done
+	$(BIN)/python benchmarks/all_figures.py
 
 figures-full: $(STAMP)
-	for figure in $(FIGURES); do $(BIN)/python benchmarks/$$figure.py --full || exit 1; done
+	$(BIN)/python benchmarks/all_figures.py --full
 
 $(STAMP)-docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'

@@ -23,11 +23,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.lib.cells import FAILED, read_cells, run_cells
+from benchmarks.lib.cells import FAILED, at_once, read_cells, run_cells
 from benchmarks.lib.layer_graphs import answer_any, best_within, most_seconds, network_range, solve_request
 from benchmarks.lib.options import common_options, serve_child
 from benchmarks.lib.published import published
-from benchmarks.lib.tables import geometric_mean, markdown, new_figure, write_csv
+from benchmarks.lib.tables import geometric_mean, markdown, new_figure, write_csv, write_table
 
 BATCHES = {"MobileNet": 512, "VGG16": 256, "VGG19": 256, "U-Net": 32, "ResNet50": 256}
 OPTIMAL = "checkmate"
@@ -77,7 +77,7 @@ def solve_network(output: Path, known: dict, names: Sequence[str], count: int, l
     least, peak = known["least_bytes"], known["peak_bytes"]
     budgets = budgets_of(least, peak, count)
     requests = [solve_request(known, name, budget, limit) for budget in budgets for name in names]
-    run_cells(__file__, output, requests, most_seconds, again)
+    run_cells(__file__, output, requests, most_seconds, again, jobs=at_once(2))
 
 
 def budgets_of(least: int, peak: int, count: int) -> list[int]:
@@ -125,7 +125,7 @@ def write(output: Path, cells: list[dict]) -> None:
             cell["ratio"] = cell["cost"] / optimum["cost"]
     write_csv(output / "cells.csv", COLUMNS, cells)
     text = as_table(cells)
-    (output / "table.md").write_text(text)
+    write_table(output, text)
     draw(output / "approximation.png", _of(cells, COSTS[0]))
     print(text)
 

@@ -20,11 +20,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.lib.cells import FAILED, read_cells, run_cells
+from benchmarks.lib.cells import FAILED, at_once, read_cells, run_cells
 from benchmarks.lib.layer_graphs import answer_any, best_within, most_seconds, network_range, solve_request
 from benchmarks.lib.options import common_options, serve_child
 from benchmarks.lib.published import published
-from benchmarks.lib.tables import markdown, new_figure, write_csv
+from benchmarks.lib.tables import markdown, new_figure, write_csv, write_table
 
 BATCHES = {"VGG16": 256, "MobileNet": 512, "U-Net": 32}
 AXES = {"VGG16": (13, 22), "MobileNet": (4, 48), "U-Net": (4, 32)}  # GB, of the published figure
@@ -77,7 +77,7 @@ def solve_all(options: Any) -> None:
                 continue
             budgets = sweep(known, count) if costs == COSTS else [V100]
             requests = [solve_request(known, name, budget, limit) for budget in budgets for name in names]
-            run_cells(__file__, options.output, requests, most_seconds, options.again)
+            run_cells(__file__, options.output, requests, most_seconds, options.again, jobs=at_once(2))
 
 
 def sweep(known: dict, count: int) -> list[int]:
@@ -97,7 +97,7 @@ def write(output: Path, cells: list[dict], ranges: dict[tuple[str, str], dict]) 
     write_csv(output / "cells.csv", COLUMNS, cells)
     swept = [c for c in cells if c["costs"] == COSTS]
     text = compared(cells, ranges) + "\n" + "\n".join(tables(swept))
-    (output / "table.md").write_text(text)
+    write_table(output, text)
     draw(output / "budget_sweep.png", swept, ranges)
     print(text)
     above = beaten(swept)

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.lib.cells import FAILED, read_cells, run_cells
+from benchmarks.lib.cells import FAILED, at_once, read_cells, run_cells
 from benchmarks.lib.options import common_options, serve_child
 from benchmarks.lib.published import published
-from benchmarks.lib.tables import markdown, new_figure, write_csv
+from benchmarks.lib.tables import markdown, new_figure, write_csv, write_table
 
 if TYPE_CHECKING:
     from checkmate_tf.graph import Graph
@@ -55,7 +55,7 @@ def main() -> None:
             for n in layers
             for budget in options.budgets or range(LEAST_BUDGET, n + 3)
         ]
-        run_cells(__file__, options.output, requests, lambda r: 3 * r["limit"], options.again)
+        run_cells(__file__, options.output, requests, lambda r: 3 * r["limit"], options.again, jobs=at_once(2))
     cells = [cell for cell in read_cells(options.output) if cell.get("outcome") != FAILED]
     if not cells:
         raise SystemExit(f"there is no result in {options.output}")
@@ -147,7 +147,7 @@ def write(output: Path, cells: list[dict]) -> None:
     head = ("layers", "nodes", "budget", "optimum, any order", "optimum, stages", "relaxed, stages",
             "relaxed, general", "gap, stages", "gap, general")  # fmt: skip
     text = markdown(head, rows) + "\n" + compared(cells)
-    (output / "table.md").write_text(text)
+    write_table(output, text)
     draw(output / "integrality_gap.png", cells)
     print(text)
 

@@ -19,8 +19,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.lib.options import options_for
+from benchmarks.lib.provenance import MADE, made_here
 from benchmarks.lib.published import published
-from benchmarks.lib.tables import new_figure, write_csv
+from benchmarks.lib.tables import new_figure, write_csv, write_table
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -82,7 +83,7 @@ def main() -> None:
         if path.exists() and not options.again and "baselines" in json.loads(path.read_text()):
             print(f"{name}: {path} is there already", flush=True)
             continue
-        result = solve(name, seconds) | {"baselines": baselines(name)}
+        result = solve(name, seconds) | {"baselines": baselines(name), MADE: made_here()}
         path.write_text(json.dumps(result, indent=1) + "\n")
         print(f"{name}: {result['batch']}, at most {result['upper_bound']} ({result['status']})", flush=True)
     rows = [json.loads(path.read_text()) for path in options.output.glob("*.json")]
@@ -217,7 +218,7 @@ def write(output: Path, rows: list[dict], known: dict[str, dict[str, str]]) -> N
         cells = [", ".join(map(str, found)) if any(found) else "costs more" for found in row["baselines"].values()]
         lines.append(f"| {row['network']} | {' | '.join(cells)} |")
     before = "\n".join(lines)
-    (output / "table.md").write_text(f"{table}\n\n{NOTE}\n{before}\n\n{BASELINES_NOTE}")
+    write_table(output, f"{table}\n\n{NOTE}\n{before}\n\n{BASELINES_NOTE}")
     draw(output / "max_batch_size.png", rows)
     print(f"{table}\n\n{before}")
 

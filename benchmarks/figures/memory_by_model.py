@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.lib.cells import FAILED, read_cells, run_cells
+from benchmarks.lib.cells import FAILED, at_once, read_cells, run_cells
 from benchmarks.lib.options import common_options, serve_child
-from benchmarks.lib.tables import markdown, new_figure, write_csv
+from benchmarks.lib.tables import markdown, new_figure, write_csv, write_table
 
 if TYPE_CHECKING:
     import keras
@@ -190,7 +190,7 @@ def main() -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     if not options.draw:
         requests = [{"cell": f"cell-{slug(name)}", "network": name} for name in options.networks]
-        run_cells(__file__, options.output, requests, lambda _: 600.0, options.again)
+        run_cells(__file__, options.output, requests, lambda _: 600.0, options.again, jobs=at_once(1))
     order = list(TRAININGS)
     cells = [c for c in read_cells(options.output) if c.get("outcome") != FAILED and c["network"] in order]
     if not cells:
@@ -268,7 +268,7 @@ def write(output: Path, cells: list[dict]) -> None:
     head = ("network", "year", "batch a GPU", "parameters", "inputs, GB", "parameters, GB", "their gradients, GB",
             "activations, GB", "in all, GB", "activations over parameters", "GPU, GB", "of it", "source")  # fmt: skip
     text = markdown(head, rows) + "\n" + NOTE
-    (output / "table.md").write_text(text)
+    write_table(output, text)
     draw(output / "memory_by_model.png", cells)
     print(text)
 

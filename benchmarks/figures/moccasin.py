@@ -24,6 +24,7 @@ from benchmarks.lib.graph_files import network_file
 from benchmarks.lib.options import options_for, serve_child
 from benchmarks.lib.paths import ROOT
 from benchmarks.lib.systems import SYSTEMS, best_seconds, run_systems, solve_cell
+from benchmarks.lib.tables import write_table
 
 GRAPHS = {
     "RL (100, 236)": (100, 236),
@@ -81,7 +82,7 @@ def main() -> None:
             for system in options.systems
         ]
     run_systems(__file__, options.output, requests, name, lambda r: f"{r['graph']} {r['percent']}% {r['system']}")
-    write_table(options.output)
+    write_results(options.output)
 
 
 def name(request: dict) -> str:
@@ -99,7 +100,7 @@ def solve(request: dict) -> dict:
     return solve_cell(graph, request["percent"], request["system"], request["time_limit"])
 
 
-def write_table(output: Path) -> None:
+def write_results(output: Path) -> None:
     """A CSV and a Markdown table of all cells in the folder."""
     cells = [json.loads(path.read_text()) for path in output.glob("cell-*.json")]
     cells.sort(key=lambda c: (list(GRAPHS).index(c["graph"]), -c["percent"], list(SYSTEMS).index(c["system"])))
@@ -129,7 +130,7 @@ def write_table(output: Path) -> None:
             f"{'-' if best is None else f'{best:.1f}'} / {c['seconds']:.1f} | {status} | {published} |"
         )
     lines += ["", f"Published: increase of the duration and seconds on 16 cores; time limit here {limits(cells)} s."]
-    (output / "table.md").write_text("\n".join(lines) + "\n")
+    write_table(output, "\n".join(lines))
     with (output / "cells.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()

@@ -23,11 +23,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.lib.cells import FAILED, read_cells, run_cells
+from benchmarks.lib.cells import FAILED, at_once, read_cells, run_cells
 from benchmarks.lib.monet_networks import NETWORKS, QUICK, operators_of
 from benchmarks.lib.options import common_options, serve_child
 from benchmarks.lib.published import published
-from benchmarks.lib.tables import markdown, new_figure, write_csv
+from benchmarks.lib.tables import markdown, new_figure, write_csv, write_table
 
 SYSTEMS = {
     "checkmate": ("#000000", "-", "*"),
@@ -77,7 +77,7 @@ def solve_all(options: Any) -> None:
             continue
         shared |= {"peak_bytes_plain": base["peak_bytes"], "limit": limit, "run": "solve"}
         requests = [_solve(shared, system, share) for share in shares for system in options.systems]
-        run_cells(__file__, options.output, requests, _seconds, options.again)
+        run_cells(__file__, options.output, requests, _seconds, options.again, jobs=at_once(2))
         if options.full and not options.shares:
             for system in options.systems:
                 halve(options, shared, system)
@@ -92,7 +92,7 @@ def halve(options: Any, shared: dict, system: str) -> None:
         enough = min((c["share"] for c in mine if _cheap(c)), default=100.0)
         little = max((c["share"] for c in mine if not _cheap(c) and c["share"] < enough), default=0.0)
         asked = [_solve(shared, system, round((enough + little) / 2, 1))]
-        run_cells(__file__, options.output, asked, _seconds, options.again)
+        run_cells(__file__, options.output, asked, _seconds, options.again, jobs=at_once(2))
 
 
 def _solve(shared: dict, system: str, share: float) -> dict:
@@ -196,7 +196,7 @@ def write(output: Path, bases: Sequence[dict], cells: Sequence[dict]) -> None:
     known.sort(key=lambda c: (order.index(c["network"]), list(SYSTEMS).index(c["system"]), -c["share"]))
     write_csv(output / "cells.csv", COLUMNS, known)
     text = "\n".join((at_ten_percent(bases, known), of_gist(bases), of_programs(bases), *of_budgets(bases, known)))
-    (output / "table.md").write_text(text)
+    write_table(output, text)
     draw(output / "monet.png", bases, known)
     print(text)
 

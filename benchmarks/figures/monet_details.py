@@ -31,7 +31,7 @@ from benchmarks.lib.monet_networks import NETWORKS, QUICK, operators_of
 from benchmarks.lib.options import common_options, serve_child
 from benchmarks.lib.published import published
 from benchmarks.lib.systems import differ, problem9_alone, within
-from benchmarks.lib.tables import markdown, new_figure
+from benchmarks.lib.tables import markdown, new_figure, write_table
 
 SHARE = 0.53
 KINDS: dict[str, tuple[str, ...] | None] = {
@@ -185,7 +185,7 @@ def write(output: Path) -> None:
     kinds.sort(key=lambda c: (order.index(c["network"]), list(KINDS).index(c["what"])))
     paces.sort(key=lambda c: (order.index(c["network"]), list(SYSTEMS).index(c["what"])))
     text = "\n".join((of_kinds(kinds), of_paces(paces)))
-    (output / "table.md").write_text(text)
+    write_table(output, text)
     draw_kinds(output / "ablation.png", kinds)
     draw_along(output / "along.png", kinds)
     print(text)

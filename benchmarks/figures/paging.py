@@ -25,10 +25,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.lib.cells import FAILED, read_cells, run_cells
+from benchmarks.lib.cells import FAILED, at_once, read_cells, run_cells
 from benchmarks.lib.layer_graphs import SOLVED, TOO_SMALL, answer_any, graph_file, most_seconds, network_range
 from benchmarks.lib.options import common_options, serve_child
-from benchmarks.lib.tables import markdown, new_figure, write_csv
+from benchmarks.lib.tables import markdown, new_figure, write_csv, write_table
 
 BATCHES = {"VGG16": 256, "MobileNet": 512, "U-Net": 32, "ResNet50": 256}
 COSTS = "v100"
@@ -70,7 +70,7 @@ def solve_all(options: Any) -> None:
         least, peak = known["least_bytes"], known["peak_bytes"]
         budgets = [least + (peak - least) * k // count for k in range(count)]
         requests = [_request(known, system, budget, limit) for budget in budgets for system in SYSTEMS]
-        run_cells(__file__, options.output, requests, most_seconds, options.again)
+        run_cells(__file__, options.output, requests, most_seconds, options.again, jobs=at_once(2))
 
 
 def _request(known: dict, system: str, budget_bytes: int, limit: float) -> dict:
@@ -127,7 +127,7 @@ def write(output: Path, cells: list[dict]) -> None:
     cells.sort(key=lambda c: (order.index(c["network"]), SYSTEMS.index(c["system"]), c["budget_bytes"]))
     write_csv(output / "cells.csv", COLUMNS, cells)
     text = "\n".join(tables(cells))
-    (output / "table.md").write_text(text)
+    write_table(output, text)
     draw(output / "paging.png", cells)
     print(text)
 

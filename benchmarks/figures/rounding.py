@@ -25,10 +25,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.lib.cells import FAILED, read_cells, run_cells
+from benchmarks.lib.cells import FAILED, at_once, read_cells, run_cells
 from benchmarks.lib.layer_graphs import answer_graph, answer_range, graph_file, network_range
 from benchmarks.lib.options import common_options, serve_child
-from benchmarks.lib.tables import markdown, new_figure, write_csv
+from benchmarks.lib.tables import markdown, new_figure, write_csv, write_table
 
 BATCHES = {"VGG16": 256, "MobileNet": 512, "U-Net": 32, "ResNet50": 256}
 QUICK_NETWORKS = ("VGG16", "MobileNet", "U-Net")
@@ -89,7 +89,7 @@ def solve_all(options: Any) -> None:
                  "draws": draws if kind.endswith("random") else 1, "file": relaxed["file"]}
                 for kind in KINDS
             ]  # fmt: skip
-        run_cells(__file__, output, requests, lambda r: 6 * r["limit"], again)
+        run_cells(__file__, output, requests, lambda r: 6 * r["limit"], again, jobs=at_once(2))
 
 
 def budget(known: dict) -> int:
@@ -219,7 +219,7 @@ def write(output: Path, cells: list[dict]) -> None:
         row["fits"] = not row["broken_constraints"] and row["memory_bytes"] <= row["budget_bytes"]
     write_csv(output / "samples.csv", COLUMNS, rows)
     text = as_table(rows, relaxed)
-    (output / "table.md").write_text(text)
+    write_table(output, text)
     draw(output / "rounding.png", rows)
     print(text)
 

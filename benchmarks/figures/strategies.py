@@ -27,7 +27,7 @@ from benchmarks.lib.cells import FAILED, in_child, progress_bar
 from benchmarks.lib.layer_graphs import NOT_FOR, SOLVED, TOO_SMALL, solve
 from benchmarks.lib.options import common_options, serve_child
 from benchmarks.lib.styles import SPARE, STYLES, Style
-from benchmarks.lib.tables import new_figure, write_csv
+from benchmarks.lib.tables import new_figure, write_csv, write_table
 
 NETWORKS = ("VGG16", "MobileNet", "U-Net", "ResNet50")
 QUICK_SHARES = (0, 10, 25, 55, 100)
@@ -60,7 +60,7 @@ def main() -> None:
         sys.exit(f"there is no result in {options.output}")
     write_csv(options.output / "cells.csv", COLUMNS, cells)
     table = as_table(cells)
-    (options.output / "table.md").write_text(table)
+    write_table(options.output, table)
     print(table)
     draw(options.output / "strategies.png", cells)
     broken = violations(cells)

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.lib.cells import ChildError, in_child, progress_bar
 from benchmarks.lib.options import options_for, serve_child
 from benchmarks.lib.published import published
-from benchmarks.lib.tables import new_figure, write_csv
+from benchmarks.lib.tables import new_figure, write_csv, write_table
 
 RESNETS, FFNS = (18, 34, 50, 101, 152, 200, 290), tuple(range(10, 101, 10))
 QUICK = ("resnet-18", "resnet-34", "resnet-50", "ffn-10", "ffn-30", "ffn-60", "ffn-100", "transformer-base")
@@ -210,7 +210,7 @@ def write(output: Path, cells: list[dict]) -> None:
             f"| {cell['decomposition_seconds']:.1f} s | {cell['twremat']['seconds']:.1f} s |"
         )
     table = "\n".join(lines)
-    (output / "table.md").write_text(f"{table}\n\n{NOTE}")
+    write_table(output, f"{table}\n\n{NOTE}")
     draw(output / "twremat.png", cells)
     print(table)
 

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.lib.options import options_for
 from benchmarks.lib.published import published_times
-from benchmarks.lib.tables import write_csv
+from benchmarks.lib.tables import write_csv, write_table
 
 if TYPE_CHECKING:
     import keras
@@ -67,7 +67,7 @@ def main() -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     write_csv(options.output / "v100_end_to_end.csv", [*rows[0]], rows)
     table = markdown(rows, papers)
-    (options.output / "table.md").write_text(table, encoding="utf-8")
+    write_table(options.output, table)
     print("\n" + table)
 
 

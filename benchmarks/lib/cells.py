@@ -18,10 +18,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.lib.provenance import MADE, cores_here, made_here
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-__all__ = ["FAILED", "ChildError", "in_child", "progress_bar", "read_cells", "run_cells"]
+__all__ = ["FAILED", "ChildError", "at_once", "in_child", "progress_bar", "read_cells", "run_cells"]
 
 FAILED = "failed"
 _GRACE = 120.0  # seconds to start, read the graph and answer
@@ -80,6 +82,11 @@ def run_cells(
         return list(pool.map(answered, requests))
 
 
+def at_once(cores: int) -> int:
+    """How many cells may run at a time of which each needs so many cores: at least one."""
+    return max(1, cores_here() // cores)
+
+
 def _answered(
     script: str,
     output: Path,
@@ -100,7 +107,7 @@ def _answered(
     except ChildError as error:
         answer = ended(error) if ended else None
         cell = request | (answer or {"outcome": FAILED, "reason": str(error)})
-        cell["seconds"] = time.perf_counter() - begun
+        cell |= {"seconds": time.perf_counter() - begun, MADE: made_here()}
     part = path.with_suffix(".part")
     part.write_text(json.dumps(cell, indent=1) + "\n")
     part.replace(path)
@@ -124,7 +131,9 @@ class ChildError(RuntimeError):
 
 
 def in_child(script: str, request: dict, seconds: float | None, environment: Mapping[str, str] | None = None) -> dict:
-    """What `script --child REQUEST` answers; it and its own children are ended after so many seconds, if any.
+    """What `script --child REQUEST` answers, and where that was (`made`).
+
+    It and its own children are ended after so many seconds, if any.
 
     Raises
     ------
@@ -150,7 +159,7 @@ def in_child(script: str, request: dict, seconds: float | None, environment: Map
         reason = f"exit {child.returncode}: {' '.join(err.strip().splitlines()[-2:])}"
         raise ChildError(reason, child.returncode, err)
     found: dict = json.loads(lines[-1].removeprefix("RESULT "))
-    return found
+    return found | {MADE: made_here()}
 
 
 def progress_bar() -> Progress:

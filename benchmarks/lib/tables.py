@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.lib.provenance import origins
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["geometric_mean", "markdown", "new_figure", "write_csv", "write_rows"]
+__all__ = ["geometric_mean", "markdown", "new_figure", "write_csv", "write_rows", "write_table"]
 
 
 def geometric_mean(values: Sequence[float]) -> float:
@@ -39,6 +41,11 @@ def write_rows(output: Path, columns: Sequence[str], rows: Sequence[dict[str, An
     if not rows:
         raise SystemExit(f"there is no result in {output}")
     write_csv(output / "cells.csv", columns, rows)
+
+
+def write_table(output: Path, text: str) -> None:
+    """A folder's table.md, with a sentence on where its results were made."""
+    (output / "table.md").write_text(f"{text.rstrip()}\n\n{origins(output)}\n", encoding="utf-8")
 
 
 def new_figure(width: float, height: float) -> Figure:

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.lib.cells import FAILED, read_cells, run_cells
 from benchmarks.lib.options import common_options, serve_child
-from benchmarks.lib.tables import markdown, write_rows
+from benchmarks.lib.tables import markdown, write_rows, write_table
 from checkmate_tf import InfeasibleBudgetError
 
 SIZES = {
@@ -159,7 +159,7 @@ def write(options: Any) -> None:
         lines.append((name, plain, f"{c['share']:.0%}: {budget}", peak, "yes" if c["equal"] else "**no**", recomputed))
     head = ("network", "plain peak", "budget", "measured peak", "equal bits", "recomputed, of FLOPs")
     text = markdown(head, lines)
-    (options.output / "table.md").write_text(text + "\n")
+    write_table(options.output, text)
     print(text)
 
 

@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.lib.cells import FAILED, ChildError, read_cells, run_cells
 from benchmarks.lib.options import common_options, serve_child
+from benchmarks.lib.provenance import MADE, made_here
 from benchmarks.lib.rivals import (
     COLORS,
     MEASURED,
@@ -46,7 +47,7 @@ from benchmarks.lib.rivals import (
     networks_of,
     slug,
 )
-from benchmarks.lib.tables import markdown, new_figure, write_rows
+from benchmarks.lib.tables import markdown, new_figure, write_rows, write_table
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -143,6 +144,7 @@ def search(output: Path, request: dict, again: bool) -> None:
     else:
         why = trials[high]["outcome"] if high is not None else ""
         found |= {"outcome": "found", "batch": low, "does_not_train": high, "why": why, "trials": len(trials)}
+    found[MADE] = made_here()
     (output / f"{found['cell']}.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
@@ -277,7 +279,7 @@ def write(output: Path) -> None:
         lines.append((*shared, f"**{r['batch']}**", over, above))
     head = ("network", "hard limit", "stated batch", "way", "largest batch that trains", "over plain", "does not train")
     text = markdown(head, lines) + "\n" + NOTE
-    (output / "table.md").write_text(text)
+    write_table(output, text)
     draw(output / "batch_size_real.png", rows)
     print(text)
 

@@ -28,6 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.lib.cells import ChildError, in_child
 from benchmarks.lib.options import options_for, serve_child
+from benchmarks.lib.provenance import MADE, made_here
+from benchmarks.lib.tables import write_table
 from benchmarks.lib.training import compare, data_bytes, first_step, time_steps
 from checkmate_tf.check.training import (
     device_data,
@@ -96,7 +98,7 @@ def main() -> None:
                 print(f"{request['network']} {request['fraction']:.0%} {name}: {json.dumps(results[-1])}", flush=True)
             if not results[0].get("trained"):
                 break
-    write_table(options.output)
+    write_results(options.output)
 
 
 def _path(output: Path, request: dict) -> Path:
@@ -118,7 +120,7 @@ def run(output: Path, request: dict, limit_mb: int | None = None) -> dict:
     try:
         result = in_child(__file__, request, None, environment)
     except ChildError as error:
-        result = failure(error)
+        result = failure(error) | {MADE: made_here()}
     result = {**request, "limit_mb": limit_mb, "wall_seconds": round(time.perf_counter() - begun, 1), **result}
     path.write_text(json.dumps(result, indent=1))
     return result
@@ -277,7 +279,7 @@ def train(model, network, data: list) -> dict:
     return {"trained": True, "loss": history.history["loss"]}
 
 
-def write_table(output: Path) -> None:
+def write_results(output: Path) -> None:
     """A CSV and a Markdown table of all cells in the folder."""
     import pandas as pd
 
@@ -313,7 +315,7 @@ def write_table(output: Path) -> None:
             f"| {cell['compile_seconds']:.0f} s ({cell['seconds'].get('costs', 0):.0f} s) "
             f"| {_hard_limit(output, cell)} |"
         )
-    (output / "table.md").write_text("\n".join(lines) + "\n")
+    write_table(output, "\n".join(lines))
     pd.json_normalize(cells).to_csv(output / "cells.csv", index=False)
     print("\n".join(lines))
 

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.lib.cells import FAILED, read_cells, run_cells
 from benchmarks.lib.options import common_options, serve_child
-from benchmarks.lib.tables import markdown, write_rows
+from benchmarks.lib.tables import markdown, write_rows, write_table
 
 WAYS = {"free": "no order", "waits": "waits for memory", "strict": "strict order"}
 FULL = ("mobilenet", "resnet50", "vgg16", "unet", "transformer", "lstm")
@@ -127,7 +127,7 @@ def write(options: Any) -> None:
         lines.append((*name, f"**{c['step_ratio']:.2f}x**", *peaks))
     head = ("network", "emitted", "step time, of plain", "plain peak", "predicted", "emitted peak")
     text = markdown(head, lines)
-    (options.output / "table.md").write_text(text + "\n")
+    write_table(options.output, text)
     print(text)
 
 

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.lib.cells import FAILED, read_cells, run_cells
 from benchmarks.lib.options import common_options, serve_child
-from benchmarks.lib.tables import markdown, write_rows
+from benchmarks.lib.tables import markdown, write_rows, write_table
 
 BATCHES = {32: 64, 64: 48, 96: 32, 128: 32}  # samples by length
 EPOCHS, ROUNDS = 3, 2
@@ -159,7 +159,7 @@ def write(output: Path) -> None:
             f"after it; later epochs took {cell['later_seconds'] / plain['later_seconds']:.2f} times the plain model's "
             "seconds.\n"
         )
-    (output / "table.md").write_text(text)
+    write_table(output, text)
     print(text)
 
 

@@ -31,6 +31,7 @@ from xml.etree import ElementTree
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.lib.paths import RESULTS, ROOT
+from benchmarks.lib.provenance import commit, processor
 
 KEPT = RESULTS / "machines"
 PAGE = ROOT / "docs" / "machines.md"
@@ -218,29 +219,6 @@ def machine(python: Path, environment: Mapping[str, str]) -> dict[str, Any]:
         "python": platform.python_version(),
         **shown,
     }
-
-
-def processor() -> str:
-    """Its name, and which of the instructions that kernels are written for it has."""
-    names = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile")
-    with contextlib.suppress(OSError):
-        told = dict(
-            line.split(":", 1) for line in Path("/proc/cpuinfo").read_text().splitlines() if line.count(":") == 1
-        )
-        told = {key.strip(): value.strip() for key, value in told.items()}
-        flags = set(told.get("flags", "").split())
-        return f"{told.get('model name', platform.machine())} ({', '.join(n for n in names if n in flags)})"
-    return platform.processor() or platform.machine()
-
-
-def commit() -> str:
-    """Of this checkout, with a plus where files differ from it, but for what this program writes."""
-
-    def git(*asked: str) -> str:
-        return subprocess.run(["git", *asked], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-
-    written = [f":!{path.relative_to(ROOT)}" for path in (KEPT, PAGE)]
-    return (git("rev-parse", "--short=7", "HEAD") or "unknown") + "+" * bool(git("status", "--short", ".", *written))
 
 
 def read(name: str) -> dict[str, Any]:

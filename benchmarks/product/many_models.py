@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.lib.cells import FAILED, read_cells, run_cells
 from benchmarks.lib.options import common_options, serve_child
-from benchmarks.lib.tables import markdown, write_rows
+from benchmarks.lib.tables import markdown, write_rows, write_table
 
 KINDS = (
     "gradient penalty", "diffusion", "vae", "experts", "towers", "distilled", "ctc", "detector", "fourier",
@@ -292,7 +292,7 @@ def write(output: Path) -> None:
     rows = rows_of(output)
     write_rows(output, COLUMNS, rows)
     text = "\n".join([ours_table(rows), times(rows), summary(rows), rivals_table(rows)])
-    (output / "table.md").write_text(text)
+    write_table(output, text)
     print(text)
 
 

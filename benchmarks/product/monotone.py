@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.lib.cells import FAILED, read_cells, run_cells
 from benchmarks.lib.options import common_options, serve_child
-from benchmarks.lib.tables import markdown, new_figure, write_rows
+from benchmarks.lib.tables import markdown, new_figure, write_rows, write_table
 from benchmarks.lib.training import time_steps
 from checkmate_tf.check.training import device_data, every_variable, peaks, reset, unwatch
 
@@ -204,7 +204,7 @@ def write(output: Path) -> None:
     names = [n for n in NETWORKS if any(c["network"] == n and c["outcome"] == "trained" for c in cells)]
     says = [line for n in names for line in checks(known[n].title, [c for c in cells if c["network"] == n])]
     text = markdown(head, lines) + "\n" + "\n".join(says) + "\n"
-    (output / "table.md").write_text(text)
+    write_table(output, text)
     print(text)
     if names:
         draw(output / "monotone.png", cells, names)

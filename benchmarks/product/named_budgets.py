@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.lib.cells import FAILED, read_cells, run_cells
 from benchmarks.lib.options import common_options, serve_child
-from benchmarks.lib.tables import markdown, write_rows
+from benchmarks.lib.tables import markdown, write_rows, write_table
 from checkmate_tf.check.training import device_data
 
 MODELS = (
@@ -159,7 +159,7 @@ def write(output: Path) -> None:
         if mine:
             counts = ", ".join(f"{mine.count(v)} {v}" for v in dict.fromkeys(mine))
             text += f"- {'the same process' if same else 'a new process'}, {len(mine)} models: {counts}.\n"
-    (output / "table.md").write_text(text)
+    write_table(output, text)
     print(text)
 
 

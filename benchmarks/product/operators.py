@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.lib.cells import FAILED, read_cells, run_cells
 from benchmarks.lib.options import common_options, serve_child
-from benchmarks.lib.tables import markdown, write_rows
+from benchmarks.lib.tables import markdown, write_rows, write_table
 
 NETWORKS = ("VGG16", "U-Net", "transformer", "MobileNetV2", "ResNet50")
 SHARES, QUICK_SHARES = (0.8, 0.7, 0.6, 0.5), (0.7, 0.6)
@@ -252,7 +252,7 @@ def write(options: Any) -> None:
             texts = [_text(by_way[way]) if way in by_way else "not run" for way in WAYS]
             lines.append((name, f"{plain:.0f} MB", f"{share:.0%}: {budget:.0f} MB", *texts))
     text = markdown(("network", "plain peak", "budget", "operators as they are", "chosen"), lines)
-    (options.output / "table.md").write_text(text + "\n")
+    write_table(options.output, text)
     print(text)
 
 

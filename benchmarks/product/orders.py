@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.lib.cells import FAILED, read_cells, run_cells
 from benchmarks.lib.options import common_options, serve_child
-from benchmarks.lib.tables import markdown, write_rows
+from benchmarks.lib.tables import markdown, write_rows, write_table
 
 NETWORKS = (
     "vgg16", "mobilenet", "transformer", "lstm", "unet", "resnet50", "inception", "densenet121", "efficientnet",
@@ -171,7 +171,7 @@ def write(output: Path) -> None:
         if lines:
             tables.append(markdown(("network", "nodes", "least budget", *(f"{share:.0%}" for share in shares)), lines))
     write_rows(output, COLUMNS, rows)
-    (output / "table.md").write_text("\n".join(tables))
+    write_table(output, "\n".join(tables))
     print("\n".join(tables))
 
 

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.lib.cells import FAILED, read_cells, run_cells
 from benchmarks.lib.options import common_options, serve_child
 from benchmarks.lib.rivals import COLORS, MEASURED, NETWORKS, RIVALS, TITLES, answer_peak, chosen, describe, slug
-from benchmarks.lib.tables import markdown, new_figure, write_rows
+from benchmarks.lib.tables import markdown, new_figure, write_rows, write_table
 from benchmarks.lib.turns import answer_race
 
 QUICK = ("mobilenet", "transformer")
@@ -157,7 +157,7 @@ def write(output: Path) -> None:
     head = ("network", "way", "peak, MB", "of plain", "step time over plain", "error of loss", "of gradients",
             "of BN statistics (of their change)", "seeds wrong")  # fmt: skip
     text = markdown(head, lines) + "\n" + NOTE + "\n" + variants_table(output)
-    (output / "table.md").write_text(text)
+    write_table(output, text)
     draw(output / "peers.png", rows)
     print(text)
 

@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.lib.cells import FAILED, read_cells, run_cells
 from benchmarks.lib.options import common_options, serve_child
-from benchmarks.lib.tables import markdown, write_rows
+from benchmarks.lib.tables import markdown, write_rows, write_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -310,7 +310,7 @@ def write(options: Any) -> None:
     if any(c["network"] in unseen for c in cells):
         text += "\n\\* The model was not built on these.\n"
     text += "\n" + "\n".join(errors_of(cells, unseen)) + "\n"
-    (options.output / "table.md").write_text(text)
+    write_table(options.output, text)
     print(text)
 
 

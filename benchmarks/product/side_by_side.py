@@ -22,6 +22,7 @@ from benchmarks.lib.graph_files import network_file
 from benchmarks.lib.options import options_for, serve_child
 from benchmarks.lib.paths import ROOT
 from benchmarks.lib.systems import SYSTEMS, run_systems, solve_cell, within
+from benchmarks.lib.tables import write_table
 
 NETWORKS = ("VGG16", "U-Net", "MobileNet", "ResNet50")
 COMPARED = ("problem9-highs", "problem9-scip", "moccasin", "checkmate")
@@ -49,7 +50,7 @@ def main() -> None:
             for system in options.systems
         ]
     run_systems(__file__, options.output, requests, name, lambda r: f"{r['network']} {r['percent']}% {r['system']}")
-    write_table(options.output)
+    write_results(options.output)
 
 
 def name(request: dict) -> str:
@@ -76,7 +77,7 @@ def solve(request: dict) -> dict:
     return solve_cell(read_graph(ROOT / request["path"]), request["percent"], request["system"], request["time_limit"])
 
 
-def write_table(output: Path) -> None:
+def write_results(output: Path) -> None:
     """A CSV and a Markdown table of all cells in the folder."""
     cells = [json.loads(path.read_text()) for path in output.glob("cell-*.json")]
     order = {network: k for k, network in enumerate(NETWORKS)}
@@ -114,7 +115,7 @@ def write_table(output: Path) -> None:
             f"{'-' if reached is None else f'{reached:.1f} s'} | {percent(c.get('overhead'))} | {percent(gap)} | "
             f"{percent(own)} | {c['seconds']:.1f} s | {c['status']} |"
         )
-    (output / "table.md").write_text("\n".join(lines) + "\n")
+    write_table(output, "\n".join(lines))
     with (output / "cells.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.lib.cells import FAILED, read_cells, run_cells
 from benchmarks.lib.options import common_options, serve_child
-from benchmarks.lib.tables import markdown, write_rows
+from benchmarks.lib.tables import markdown, write_rows, write_table
 
 NODES = (11, 21, 31, 41, 51, 61)
 SEEDS = range(5)
@@ -114,7 +114,7 @@ def write(output: Path) -> None:
         for nodes in sorted({row["nodes"] for row in rows})
     ]
     text = markdown(("nodes", *(f"{share:.0%}" for share in SHARES)), lines)
-    (output / "table.md").write_text(text)
+    write_table(output, text)
     print(text)
 
 

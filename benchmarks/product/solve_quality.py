@@ -24,6 +24,7 @@ from benchmarks.lib.cells import ChildError, in_child
 from benchmarks.lib.graph_files import graph_file
 from benchmarks.lib.options import options_for, serve_child
 from benchmarks.lib.paths import ROOT, in_root
+from benchmarks.lib.tables import write_table
 
 NETWORKS = (
     "VGG16", "VGG19", "U-Net", "FCN8", "SegNet", "MobileNet", "ResNet50", "DenseNet121", "DenseNet201", "transformer",
@@ -54,7 +55,7 @@ def main() -> None:
         for percent in options.budgets or (LARGE_BUDGETS if name in LARGE else usual):
             cell = run(options.output, graph, name, percent, limit, options.gap)
             print(f"{name} {percent}%: {json.dumps(cell)}", flush=True)
-    write_table(options.output)
+    write_results(options.output)
 
 
 def run(output: Path, graph: Path, name: str, percent: int, limit: float, gap: float) -> dict:
@@ -119,7 +120,7 @@ def solve_cell(request: dict) -> dict:
     }
 
 
-def write_table(output: Path) -> None:
+def write_results(output: Path) -> None:
     """A CSV and a Markdown table of all cells in the folder."""
     import pandas as pd
 
@@ -141,7 +142,7 @@ def write_table(output: Path) -> None:
             f"{head}| {c['overhead']:.4%} | {c['bound']:.4%} | {c['gap']:.3%} | "
             f"{c['first_seconds']:.1f} / {within} / {c['seconds']:.1f} s | {memory} |"
         )
-    (output / "table.md").write_text("\n".join(lines) + "\n")
+    write_table(output, "\n".join(lines))
     pd.DataFrame(cells).drop(columns=["graph"]).to_csv(output / "cells.csv", index=False)
     print("\n".join(lines))
 

@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.lib.cells import FAILED, read_cells, run_cells
 from benchmarks.lib.options import common_options, serve_child
-from benchmarks.lib.tables import markdown, write_csv
+from benchmarks.lib.tables import markdown, write_csv, write_table
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -312,7 +312,7 @@ def write(output: Path) -> None:
             )
     write_csv(output / "cells.csv", COLUMNS, cells)
     text = as_table(cells)
-    (output / "table.md").write_text(text)
+    write_table(output, text)
     print(text)
 
 

@@ -6,7 +6,7 @@ SOLVER_TESTS := $(addprefix tests/strategies/test_,bound.py lifetimes.py milp.py
 TWO_AT_ONCE := --numprocesses 2 --dist worksteal
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all test-matrix pytest pytest-solvers pytest-others lint bench figures figures-full docs clean
+.PHONY: demo test test-all test-matrix pytest pytest-solvers pytest-others lint lint-and-compile bench figures figures-full docs clean
 
 $(STAMP): setup.py
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "checkmate_tf needs Python 3.11 or later: make PYTHON=python3.11 ...")'
@@ -25,9 +25,13 @@ lint: $(STAMP)
 
 # What is marked `long` is for `test-all`: tests/conftest.py.
 test: MARKED = not long
-test: lint pytest
+test: lint-and-compile pytest
 
-test-all: lint pytest
+test-all: lint-and-compile pytest
+
+# Numba compiles for a minute in a new checkout, and is idle from then on: tests/numba_compiled.py.
+lint-and-compile: $(STAMP)
+	$(BIN)/python tests/numba_compiled.py & compiled=$$!; $(MAKE) lint; linted=$$?; wait $$compiled && exit $$linted
 
 # OR-Tools solves in a process without TensorFlow (with it, it can crash): as the package does, so do its tests.
 # With RESULTS, a folder, outcomes are written there; MARKED chooses by markers.

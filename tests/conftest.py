@@ -7,7 +7,6 @@ TensorFlow still asks it for kernels of these types that it then lacks, and plai
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import uuid
@@ -56,21 +55,12 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _search_compiled():
-    """Half a minute of Numba in a new checkout, and from its cache from then on: no test's time limit pays for it."""
+def _compiled():
+    """A minute of Numba in a new checkout, and from its cache from then on: no test's time limit pays for it."""
     if "PYTEST_XDIST_WORKER" in os.environ:  # that is, where many tests run
-        from graphs import transformer
+        from numba_compiled import compile_all
 
-        from checkmate_tf.errors import InfeasibleBudgetError
-        from checkmate_tf.schedule import keep_all
-        from checkmate_tf.strategies import SolveOptions, solve
-        from checkmate_tf.strategies.search.minimum_budget import minimum_budget
-
-        graph = transformer(3)
-        for _ in range(2):  # what the first round compiles takes its time
-            least = minimum_budget(graph, 0.5)[1]
-            with contextlib.suppress(InfeasibleBudgetError):
-                solve(graph, (least + keep_all(graph).peak_bytes) // 2, options=SolveOptions(time_limit=0.5, gap=0.0))
+        compile_all()
 
 
 @pytest.fixture(scope="session", autouse=True)

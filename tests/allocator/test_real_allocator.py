@@ -147,6 +147,7 @@ def test_a_hard_limit():
     assert found["failures"] == 2 and sum(found["sizes"]) == 33 * MIB
 
 
+@pytest.mark.long
 def test_a_system_that_has_less_than_the_next_region():
     """65 MiB are wanted, so 128 are asked for, then 0.9 of that, and again, to the byte."""
     found = walked(seed=4, events=1, freeing=0.0, most=MIB, only=[65 * MIB], system=100 * MIB)

@@ -22,6 +22,7 @@ def test_scripts_know_the_networks_of_the_libraries():
     assert set(BRANCHING) <= set(orders.NETWORKS)
 
 
+@pytest.mark.long(only=("towers", "unet", "vae", "adversarial"))
 @pytest.mark.parametrize("name", ["dense", "unet", "vae", "words", "adversarial", "towers"])
 def test_a_small_model_takes_its_data(name):
     network = (MODELS | BRANCHING)[name]

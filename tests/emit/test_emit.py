@@ -45,7 +45,7 @@ def _assert_trains_equally(case):
     assert_same_state(plain, compiled)
 
 
-@pytest.mark.long(but=("dense", "sums", "unet", "subclassed", "sequential", "mixed"))
+@pytest.mark.long(but=("dense", "sums", "unet", "subclassed", "mixed"))
 @pytest.mark.feature("Models", "functional models", name=["residual", "unet", "separable", "sums", "dense"])
 @pytest.mark.feature("Models", "Sequential models", name="sequential")
 @pytest.mark.feature("Models", "subclassed models", name="subclassed")
@@ -61,7 +61,7 @@ def test_training_is_equal_bit_by_bit(name):
     _assert_trains_equally(CASES[name])
 
 
-@pytest.mark.long(but=("sums-loose", "sums-strict"))
+@pytest.mark.long(but=("sums-strict",))
 @pytest.mark.parametrize("strict", [False, True], ids=["loose", "strict"])
 @pytest.mark.parametrize("name", ["sums", "residual", "transformer"])
 def test_training_is_equal_with_grappler(monkeypatch, name, strict):

@@ -279,6 +279,7 @@ def test_a_mask_that_is_an_input_is_left_alone():
     assert find_encodings(step) == []
 
 
+@pytest.mark.long
 def test_a_smaller_last_batch(no_grappler):
     model, plain = make(VGG), make(VGG)
     compile_quickly(model, VGG, operators="choose")

@@ -164,7 +164,6 @@ def test_what_finds_no_room_is_not_taken():
 
 
 def test_where_nothing_fits_what_takes_least_is_made_smaller(monkeypatch):
-    better = 0
     for name in GRAPHS:
         target = PLAIN[name]
         while isinstance(outcome := finder_of(name, time_limit=2.0).find(target, strict=True), Found):
@@ -172,8 +171,9 @@ def test_where_nothing_fits_what_takes_least_is_made_smaller(monkeypatch):
         with monkeypatch.context() as without:
             without.setattr(finding, "_SQUEEZED", 0.0)
             other = finder_of(name, time_limit=2.0).find(target, strict=True)
-        better += isinstance(other, InfeasibleBudgetError) and outcome.minimum_bytes < other.minimum_bytes
-    assert better
+        if isinstance(other, InfeasibleBudgetError) and outcome.minimum_bytes < other.minimum_bytes:
+            return  # as time is short, it need not be so for each graph
+    pytest.fail("nothing was made smaller")
 
 
 def test_nothing_is_computed_again_once_its_variables_are_assigned():

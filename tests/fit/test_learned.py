@@ -185,6 +185,7 @@ def test_the_same_plan_serves_an_equal_step(as_on_a_gpu, takes):
     assert sizes and list(second.program.scratch.values()) == sizes
 
 
+@pytest.mark.long
 def test_codes_are_planned_with_it_too(as_on_a_gpu, takes, monkeypatch):
     takes(Conv2D=SIZE)
     built, real = [], tracing.Tracing.subject
@@ -273,6 +274,7 @@ def test_views_take_nothing():
     assert found[op] == own(MIB) and found[view] == NOTHING
 
 
+@pytest.mark.long
 def test_what_calls_functions_keeps_what_was_measured_alone():
     program = program_of_case("recurrent")
     loop = next(op for op in program.node_of if op.type == "While")

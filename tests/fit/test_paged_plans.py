@@ -78,6 +78,7 @@ def test_values_wait_on_the_host_where_that_costs_less(hosted, no_grappler):
     assert_same_state(plain, model)
 
 
+@pytest.mark.long
 def test_the_page_tells_of_it(hosted):
     model = make(CASE)
     report = compile_quickly(model, CASE, **ROOFLINE).checkmate

@@ -44,6 +44,7 @@ def test_mirrored_training_is_equal_bit_by_bit(mirrored):
     assert mirrored["noisy recomputes"] > 0
 
 
+@pytest.mark.long
 def test_the_report_is_of_one_replica(mirrored):
     report = mirrored["report"]
     assert (report["replicas"], report["batch_size"]) == (2, 8)
@@ -51,6 +52,7 @@ def test_the_report_is_of_one_replica(mirrored):
     assert "batch 8, on each of 2 devices" in report["text"] and "not measured: replicas on one CPU" in report["text"]
 
 
+@pytest.mark.long
 def test_replicas_take_what_their_plans_take(mirrored):
     """Side by side, two plain replicas take up to 3.8 MB here, one alone 2.1 and its variables; ours 1.4 to 2.0 MB."""
     assert mirrored["peak"] <= 2 * mirrored["report"]["predicted_peak_bytes"]

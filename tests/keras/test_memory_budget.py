@@ -125,6 +125,7 @@ def test_it_is_for_keras_3():
         MemoryBudget("1GB").set_model(type("Other", (), {"name": "other"})())
 
 
+@pytest.mark.long
 def test_one_callback_serves_several_models():
     ours = MemoryBudget(DENSE.budget, **QUICK)
     models = [make(DENSE), make(DENSE)]

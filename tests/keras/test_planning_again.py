@@ -156,6 +156,7 @@ def test_data_without_room_is_warned_of_once(monkeypatch, caplog, share, limit_b
     assert caplog.text.count("no plan leaves room") == 1
 
 
+@pytest.mark.long
 def test_planning_again_keeps_nothing_of_fit(monkeypatch):
     """Else the data of one fit would be in memory beside that of the next, until the garbage is collected."""
     model, first = _crowded_after_planning(monkeypatch, 0.8, 1.3)

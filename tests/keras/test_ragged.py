@@ -135,6 +135,7 @@ def test_ends_of_rows_may_be_small_numbers():
     assert_same_state(plain, model)
 
 
+@pytest.mark.long(but=("one by one",))
 @pytest.mark.parametrize("way", ["pipeline", "arrays", "one by one"])
 def test_more_values_are_planned_for_when_they_come(way, caplog):
     def trained(model):

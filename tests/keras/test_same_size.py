@@ -65,6 +65,7 @@ def test_full_batches_are_planned_with_their_size_known():
     assert _rounds_kept(model) < _rounds_kept(open_sized)
 
 
+@pytest.mark.long
 def test_a_pipeline_that_drops_the_rest_has_one_size():
     data = tf.data.Dataset.from_tensor_slices((X[:-5], Y[:-5]))
     model = _attached()
@@ -129,6 +130,7 @@ def test_larger_batches_are_planned_for_in_any_size(samples):
     assert _plan(model).schedule is planned.schedule
 
 
+@pytest.mark.long
 def test_a_model_that_is_compiled_again_is_planned_as_at_first(caplog):
     plain, model = make(LOOPS), _attached()
 
@@ -185,6 +187,7 @@ def test_inputs_that_leave_a_size_open_are_planned_for_in_any_size():
     assert not _plan(model).same_size
 
 
+@pytest.mark.long
 def test_batches_of_another_structure_are_planned_for_in_any_size():
     model = _attached()
     _fit(model)

@@ -132,6 +132,7 @@ def test_several_steps_per_execution():
     assert len(_same(action)._checkmate_controller.plans) == 4
 
 
+@pytest.mark.long
 def test_a_larger_batch_of_one_size_is_planned_for_and_the_others_stay(caplog):
     def action(model):
         given = [_sentences(n, length) for n, length in ((32, 12), (32, 24), (64, 12), (9, 24), (64, 12))]
@@ -158,6 +159,7 @@ def test_a_larger_batch_of_one_size_in_a_pipeline():
     assert sorted(controller.batches.values()) == [64, 64] and len(controller.earlier) == 4
 
 
+@pytest.mark.long
 def test_keras_2():
     legacy = pytest.importorskip("tf_keras")
 
@@ -191,6 +193,7 @@ def test_the_plan_that_was_not_used_for_the_longest_time_goes(caplog):
     assert caplog.text.count("in more than 2 combinations of sizes") == 1
 
 
+@pytest.mark.long
 def test_a_share_is_one_of_the_largest_so_far():
     model = _attached(budget=0.7)
     budgets = []
@@ -219,6 +222,7 @@ def test_the_peak_is_within_one_budget_at_each_size():
     assert peaks[12] < peaks[24] < min(peaks[36], peaks[48])
 
 
+@pytest.mark.long
 def test_fixed_pipelines_of_two_sizes_one_after_the_other():
     def action(model):
         lost = []

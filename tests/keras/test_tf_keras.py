@@ -163,7 +163,7 @@ def test_training_is_equal(name):
     assert_same_state(ours, plain)
 
 
-@pytest.mark.long(but=("functional", "mixed"))
+@pytest.mark.long(but=("functional",))
 @pytest.mark.parametrize("name", MODELS)
 def test_planning_at_the_first_batch(name):
     data_of = named if name == "heads" else images

@@ -244,6 +244,7 @@ def test_a_child_trains_under_the_limit(prediction):
     assert found.verified.step_seconds > 0 and found.verified.overhead >= 0
 
 
+@pytest.mark.long
 def test_a_child_refuses_a_file_with_own_classes(prediction, tmp_path):
     path = tmp_path / "own_classes.py"
     path.write_text(OWN, encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +97,7 @@ def test_the_fence_sees_late_imports_and_those_for_types(monkeypatch, tmp_path):
     assert sorted(architecture.imports()) == [("a.one", "b"), ("a.two", "b")]
 
 
+@functools.cache
 def _names(path):
     """What a file defines or imports at its top, or behind a condition there."""
     found = set()
@@ -111,6 +113,7 @@ def _is_scope(node):
     return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
 
 
+@functools.cache
 def _file_of(module):
     """The file of a module of ours; None if it is of somebody else, or a folder."""
     for folder in (ROOT, ROOT / "tests", ROOT / "docs"):

@@ -22,7 +22,7 @@ CASES = {
 }
 
 
-@pytest.mark.long(only=("repeated", "shortened", "mapped"))
+@pytest.mark.long(but=("looped", "ragged", "ranged"))
 @pytest.mark.feature(
     "Models",
     "sizes that data decides",

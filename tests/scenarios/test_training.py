@@ -84,7 +84,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.long(but=("adam", "sgd", "nadam", "loss_scale"))
+@pytest.mark.long(but=("sgd", "loss_scale"))
 @pytest.mark.feature("Training", "all Keras optimizers, learning-rate schedules, weight decay")
 @pytest.mark.feature(
     "Training", "gradient clipping by value, norm and global norm", name=["clipnorm", "global_clipnorm", "clipvalue"]

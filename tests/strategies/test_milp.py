@@ -181,6 +181,7 @@ def test_rounded_schedules_fit_and_are_bounded(strategy):
     assert schedule.solver == "glop"
 
 
+@pytest.mark.long(only=("transformer",))
 @pytest.mark.parametrize(("graph", "share"), [(resnet(8), 0.8), (transformer(2), 0.7)], ids=["resnet", "transformer"])
 def test_values_are_kept_where_the_rounded_optimum_does_not_fit(graph, share, monkeypatch):
     budget = int(share * keep_all(graph).peak_bytes)

@@ -150,6 +150,7 @@ def test_a_step_without_calls_is_left_as_it_is():
     assert inlined(graph, graph.inputs, [], []).graph is graph
 
 
+@pytest.mark.long
 def test_gradients_of_a_loop_of_ones_own(no_grappler):
     case = CASES["layers"]
     model = make(case)

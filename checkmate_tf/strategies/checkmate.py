@@ -8,16 +8,15 @@ With a free order the search chooses the order of first computations, too. Its s
 so another one takes its place, which holds for any order (`any_order`). In graphs of up to 62 nodes a best-first search
 runs in turn with the first one. Where it ends, the optimum over all orders is proven (`best_first`).
 
-In graphs without a backward pass many values are read late. To recompute one of them, others must be kept for its sake,
-which the search seldom finds. There a greedy walk (`greedy_walk`) gives a schedule, in the graph's order and in one of
-least peak. CP-SAT improves it in a third process (`moccasin.improve`), to which the search soon leaves the processors.
+In graphs without a backward pass CP-SAT improves the first schedule, in a third process (`moccasin.improver`). While
+its schedule is the best, the search leaves the processors to it.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 import numpy as np
@@ -26,17 +25,14 @@ from ..evaluator import CLOSED_GAP
 from ..graph import BACKWARD, Graph
 from ..plan import evaluate, plan_from_sequence
 from ..schedule import Schedule
-from .moccasin.cpsat_process import IntervalsProcess
-from .moccasin.moccasin import improve
+from .moccasin.improver import Improver
 from .options import SolveOptions
 from .ordering.least_peak import least_peak, once
 from .ordering.lives import least_possible
-from .ordering.renumbered import renumbered
 from .ordering.states import LARGEST
 from .programs.any_order import any_order_bound
 from .programs.bound_process import BoundProcess
 from .search.best_first import BestFirst
-from .search.greedy import by_stages, within
 from .search.minimum_budget import infeasible, proven_minimum, tightest, without_solving
 from .search.search import KeepSet, search
 
@@ -49,7 +45,7 @@ _ORDERING = 0.15  # of the time: to look for an order that fits, where one may, 
 _EASY = 0.5  # seconds in which easy budgets are done: best-first search starts later, since compiling it takes ten
 _RESERVE = 0.2  # of the time: kept for the least budget, which the error names, while there is no schedule
 _RESERVE_SECONDS = 1.0  # at least
-_WALKING = 0.05  # of the time, for greedy walks in an order
+_FIRST = 0.1  # of the time, in which CP-SAT waits for a schedule to start from
 _PATIENCE = 3.0  # seconds that it goes on in any case,
 _PATIENCE_NODE = 0.01  # or so many for each node: in small graphs it has seen all that it will see by then
 _QUIET = 10.0  # seconds after which a bound that has not moved for half of the time is taken for done
@@ -58,10 +54,8 @@ _LISTENED = 1.0  # seconds after the relaxation's first word: what it keeps is a
 _EARNED = 5e-4  # of the base cost, for each second: what it has to save in half of the time to go on
 _EXACT = 2.0  # seconds that best-first search is given then, for a proof: schedules are as good sooner
 _LEFT_ALONE = 4  # times as long a look at best-first search, once the other has stalled
-_ALONE = 3.0  # seconds after which the search leaves the processors to CP-SAT in a graph without a backward pass
-_TICK = 0.2  # seconds between two looks at its news
-_HANDOVER = 10.0  # seconds after which CP-SAT starts again from the search's schedule if it has none of its own
-_MOST_EDGES = 5000  # of such a graph: 2,500 take 0.6 GB
+_SLICE = 0.2  # seconds of best-first search at a time
+_MOST_EDGES = 5000  # of a graph without a backward pass, for CP-SAT: 2,500 take 0.6 GB
 
 
 def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
@@ -140,7 +134,7 @@ class _Race:
         self.cost, self.fixed = np.inf, graph.base_cost
         self.lower = any_order_bound(graph, budget_bytes) if self.free else graph.base_cost
         self.exact = BestFirst(graph, budget_bytes) if self.free and len(graph) <= LARGEST else None
-        self.improver: _Improver | None = None
+        self.improver: Improver | None = None
         self.history: list[tuple[float, float]] = []  # (seconds, cost)
         self.sets: list[KeepSet] = []
         self.raised = self.told = 0.0  # when a bound rose, and when progress was told
@@ -160,18 +154,17 @@ class _Race:
             BoundProcess(graph, self.budget, options.time_limit, options.memory_limit) as process,
             ExitStack() as stack,
         ):
-            if not _trains(graph):
-                order = orders[-1] if self.free else np.arange(len(graph))
-                seconds = _WALKING * options.time_limit
-                kept = within(graph, self.budget, order, True, seconds)
-                walked = [kept, *(within(graph, self.budget, other, False, seconds) for other in orders)]
-                self._take([w for w in walked if w is not None], time.perf_counter() - self.begun)
-                if len(graph.edges) <= _MOST_EDGES:
-                    self.improver = stack.enter_context(_Improver(graph, self.budget, options, order, kept))
             walk = search(graph, self.budget, options.seed, self._take_sets, self.free, orders)
+            if not _trains(graph) and len(graph.edges) <= _MOST_EDGES:
+                self._take_first(walk)
+                first = np.arange(len(graph)) if self.best is None else self.best
+                order = np.array(list(dict.fromkeys(first.tolist())))
+                self.improver = stack.enter_context(Improver(graph, self.budget, options, order, self.best))
             while True:
                 now = time.perf_counter() - self.begun
-                offers = self.improver.news(now, self.best) if self.improver is not None else []
+                if self.improver is not None:
+                    self._take_improved(self.improver, now)
+                offers = []
                 if self.improver is None or not self.improver.alone(now):
                     try:
                         sequence = next(walk)
@@ -185,6 +178,20 @@ class _Race:
                 if self._over(now, process):
                     return
 
+    def _take_first(self, walk: Iterator[np.ndarray | None]) -> None:
+        """The search's first schedule, if there is one soon."""
+        for sequence in walk:
+            now = time.perf_counter() - self.begun
+            self._take([] if sequence is None else [sequence], now)
+            if self.best is not None or now > _FIRST * self.options.time_limit:
+                return
+
+    def _take_improved(self, improver: Improver, now: float) -> None:
+        before, improver.ahead = self.cost, improver.ahead and self.cost == improver.cost
+        self._take(improver.news(now, self.best), now)
+        if self.cost < before:
+            improver.ahead, improver.cost = True, self.cost
+
     def _take_sets(self) -> list[KeepSet]:
         taken = self.sets[-2:]
         self.sets.clear()
@@ -195,7 +202,7 @@ class _Race:
         exact = self.exact
         if exact is None or exact.ended or now <= _EASY:
             return []
-        exact.explore(_TICK * (_LEFT_ALONE if self._stalled(now) else 1), self.cost)
+        exact.explore(_SLICE * (_LEFT_ALONE if self._stalled(now) else 1), self.cost)
         self.lower = max(self.lower, exact.bound)
         return [] if exact.sequence is None else [exact.sequence]
 
@@ -251,57 +258,6 @@ class _Race:
         before = [cost for when, cost in self.history if when <= now - quiet]
         gained = before[-1] - self.cost if before else np.inf
         return now >= patience and gained < (_EARNED * quiet if self.free else _STALL) * self.graph.base_cost
-
-
-class _Improver(ExitStack):
-    """CP-SAT in one order of first computations.
-
-    It starts from a schedule in that order, if that fits, or from nothing. If it finds nothing for a while then, it
-    starts again from the search's schedule, if that is in its order.
-    """
-
-    def __init__(
-        self, graph: Graph, budget_bytes: int, options: SolveOptions, order: np.ndarray, start: np.ndarray | None
-    ) -> None:
-        super().__init__()
-        self._order, self._rank = order, np.argsort(order)
-        self._problem = (renumbered(graph, order), budget_bytes)
-        self._options = options
-        known = [] if start is None else self._known(start)
-        self._started = bool(known)
-        self._process: IntervalsProcess = self._start(known, options.time_limit)
-
-    @property
-    def running(self) -> bool:
-        return self._process.running
-
-    def alone(self, now: float) -> bool:
-        """Whether it should have the processors to itself."""
-        return self.running and now > _ALONE
-
-    def news(self, now: float, best: np.ndarray | None) -> list[np.ndarray]:
-        """Sequences that fit, found since the last call; waits a little for one while it has the processors."""
-        if not self._started and best is not None and now > _HANDOVER and (known := self._known(best)):
-            self._started = True
-            self._process.__exit__()
-            self._process = self._start(known, self._options.time_limit - now)
-        messages = self._process.news(_TICK if self.alone(now) else 0.0)
-        found = [message["sequence"] for message in messages if "sequence" in message]
-        found = [self._order[np.array(sequence)] for sequence in found if self._fits(sequence)]
-        self._started |= bool(found)
-        return found
-
-    def _fits(self, sequence: Sequence[int]) -> bool:
-        graph, budget_bytes = self._problem
-        return evaluate(graph, plan_from_sequence(graph, sequence)).peak_bytes <= budget_bytes
-
-    def _known(self, sequence: np.ndarray) -> list[int]:
-        """The schedule by stages of the order, if it can be told so and fits; else none."""
-        stages = by_stages(self._rank[sequence].tolist())
-        return stages if stages and self._fits(stages) else []
-
-    def _start(self, sequence: Sequence[int], time_limit: float) -> IntervalsProcess:
-        return self.enter_context(improve(*self._problem, sequence, time_limit, self._options))
 
 
 def _trains(graph: Graph) -> bool:

@@ -29,8 +29,6 @@ References
 
 from __future__ import annotations
 
-import math
-import time
 from bisect import bisect_left, insort
 
 import numpy as np
@@ -38,26 +36,19 @@ import numpy as np
 from ..graph import Graph
 from .orders import legalise, without_dead
 
-__all__ = ["greedy_sequence", "whole_sequence"]
+__all__ = ["greedy_sequence"]
 
 _MOST_COPIES = 64  # nothing more is given up once there are this many computations for each node
 
 
-def greedy_sequence(graph: Graph, limit_bytes: int, seconds: float = math.inf) -> list[int]:
+def greedy_sequence(graph: Graph, limit_bytes: int) -> list[int]:
     """The order of computation that the walk makes. It may need more than the limit, constants included.
-
-    After so many seconds no further value is given up.
 
     Notes
     -----
     O(computations * values in memory * inputs) at worst. Values are tried from the largest, and mostly few are.
     """
-    return legalise(graph, without_dead(graph, _Walk(graph, limit_bytes, seconds).run()))
-
-
-def whole_sequence(graph: Graph, limit_bytes: int, seconds: float = math.inf) -> list[int]:
-    """The same with all first computations in the order of the graph, those that nobody reads as well."""
-    return legalise(graph, _Walk(graph, limit_bytes, seconds).run())
+    return legalise(graph, without_dead(graph, _Walk(graph, limit_bytes).run()))
 
 
 class _Walk:
@@ -67,10 +58,9 @@ class _Walk:
     comes: recomputations come before the node of their stage, by rank.
     """
 
-    def __init__(self, graph: Graph, limit_bytes: int, seconds: float = math.inf) -> None:
+    def __init__(self, graph: Graph, limit_bytes: int) -> None:
         n = len(graph)
         self.graph, self.limit = graph, limit_bytes
-        self.deadline = time.perf_counter() + seconds
         self.inputs = graph.inputs
         self.sizes, self.costs = graph.sizes.tolist(), graph.costs.tolist()
         self.until = graph.recompute_until.tolist()
@@ -114,7 +104,7 @@ class _Walk:
         self.live += self.sizes[v]
         extra = int(self.graph.workspace[v]) + self._held(v)
         while self.live + extra > self.limit and len(self.node) < _MOST_COPIES * len(self.graph):
-            if time.perf_counter() > self.deadline or not self._give_up_one(v):
+            if not self._give_up_one(v):
                 break
         if self.steps == len(self.memory):
             self.memory = np.concatenate([self.memory, np.zeros_like(self.memory)])

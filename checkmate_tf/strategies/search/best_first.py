@@ -214,7 +214,7 @@ def _add(
 
 @numba_jit
 def _compute(
-    steps: _Steps, tree: Tree, room: int, state: int, k: int, needs: int, dropped: int, known: float,
+    steps: _Steps, tree: Tree, room: int, state: int, k: int, needs: int, dropped: int | np.int64, known: float,
     chosen: NDArray[np.int64], price: NDArray[np.float64],
 ) -> bool:  # fmt: skip
     """Add the states in which node k has been computed: one for each least set of values that has to go for it.

@@ -20,7 +20,7 @@ from .arrays import Problem
 from .keep_where_room import profile, without
 from .reorder import span
 
-__all__ = ["ejected", "exchange", "turned"]
+__all__ = ["eject", "ejected", "exchange", "extra_cost", "turn", "turned"]
 
 _EJECTIONS = 6  # values that are dropped for one that is kept, at most
 _LOOKS = 3  # values to choose from: the one of least cost for its bytes is taken
@@ -73,12 +73,12 @@ def exchange(
     current = profile(problem, sequence, tables[0], tables[1], tables[2])
     if tables[0, : current.shape[0]].max() > budget:  # it computes an output again, which is kept here
         return sequence
-    cost = _extra(problem, current, tables[2])
+    cost = extra_cost(problem, current, tables[2])
     best, least = current, cost
     for step in range(steps):
         length = current.shape[0]
         if np.random.random() < turns:  # noqa: NPY002
-            changed = _turned(problem, links, current)
+            changed = turn(problem, links, current)
             ejections = 0
         else:
             again = np.flatnonzero(tables[2, :length] >= 0)
@@ -95,13 +95,13 @@ def exchange(
             fits = others[0, worst] <= budget
             if fits or n + _CHAIN >= room:
                 break
-            wider = _ejected(problem, candidate, others[1], worst)
+            wider = eject(problem, candidate, others[1], worst)
             if wider.shape[0] == n:
                 break
             candidate = profile(problem, wider, others[0], others[1], others[2])
         if not fits:
             continue
-        price = _extra(problem, candidate, others[2])
+        price = extra_cost(problem, candidate, others[2])
         heat = hot * (cold / hot) ** (step / steps)
         if price <= cost or np.random.random() < math.exp((cost - price) / heat):  # noqa: NPY002
             current, cost = candidate, price
@@ -122,7 +122,7 @@ def turned(problem: Problem, links: Links, sequence: Integers, seed: int) -> Int
     seed : int
     """
     np.random.seed(seed)  # noqa: NPY002
-    return _turned(problem, links, sequence)
+    return turn(problem, links, sequence)
 
 
 @numba_jit
@@ -145,11 +145,11 @@ def ejected(problem: Problem, sequence: Integers, seed: int) -> Integers:
     result = profile(problem, sequence, tables[0], tables[1], tables[2])
     memory = tables[0, : result.shape[0]]
     high = np.flatnonzero(memory >= (_HIGH + (1 - _HIGH) * np.random.random()) * memory.max())  # noqa: NPY002
-    return _ejected(problem, result, tables[1], high[int(np.random.random() * high.shape[0])])  # noqa: NPY002
+    return eject(problem, result, tables[1], high[int(np.random.random() * high.shape[0])])  # noqa: NPY002
 
 
 @numba_jit
-def _extra(problem: Problem, sequence: Integers, previous: Integers) -> float:
+def extra_cost(problem: Problem, sequence: Integers, previous: Integers) -> float:
     """What recomputations cost."""
     total = 0.0
     for q in range(sequence.shape[0]):
@@ -159,7 +159,7 @@ def _extra(problem: Problem, sequence: Integers, previous: Integers) -> float:
 
 
 @numba_jit
-def _turned(problem: Problem, links: Links, sequence: Integers) -> Integers:
+def turn(problem: Problem, links: Links, sequence: Integers) -> Integers:
     """The sequence after a random move (`links.move`); as it was if something may not be computed again there."""
     length = sequence.shape[0]
     begin = int(np.random.random() * (length - 1))  # noqa: NPY002
@@ -182,7 +182,7 @@ def _turned(problem: Problem, links: Links, sequence: Integers) -> Integers:
 
 
 @numba_jit
-def _ejected(problem: Problem, sequence: Integers, last_use: Integers, at: int) -> Integers:
+def eject(problem: Problem, sequence: Integers, last_use: Integers, at: int) -> Integers:
     """The sequence with a value not in memory at a place, and computed again for its next use; itself if there is none.
 
     What that is computed from is computed again, too, if it would not be in memory anyway, or is kept so long.

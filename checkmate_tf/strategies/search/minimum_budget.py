@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InfeasibleBudgetError
-from ...graph import BACKWARD, Graph
+from ...graph import Graph
 from ...plan import evaluate, plan_from_sequence
 from ...schedule import Schedule, keep_all
 from ...units import format_bytes
 from ..options import Order, SolveOptions
 from ..ordering.descents import start_order
 from .arrays import pinned_bytes
-from .greedy import greedy
 from .search import search
+from .settle import lowered
 
 __all__ = ["infeasible", "infeasible_plain", "minimum_budget", "proven_minimum", "tightest", "without_solving"]
 
@@ -26,8 +26,7 @@ __all__ = ["infeasible", "infeasible_plain", "minimum_budget", "proven_minimum",
 _MOST_SECONDS = 12.0  # the first half seldom finds more; the second finds schedules that recompute in another way
 _SECONDS_A_NODE = 1e-4  # at least, to look for a schedule
 _SHARE = 0.2  # of the time, at most, for one budget: schedules that recompute in another way are found late
-_LOWER = 0.95  # from the limit of one greedy walk to that of the next
-_MISSES = 3  # walks go on until one ends so many limits above its own
+_TURNS = 0.3  # of the moves of settling: shares that turn a part of the order round
 _NEAR = 0.01  # of the peak: stop when the least budget known to do is so near to one that fails
 
 
@@ -107,34 +106,19 @@ def tightest(
         Seconds, of which 12 at most are used; 18 with a free order, two thirds of them in the graph's order.
     """
     time_limit = min(time_limit if order == "fixed" else time_limit / 1.5, _MOST_SECONDS)
-    plain = np.arange(len(graph))
     begun = time.perf_counter()
-    found = _walked(graph, plain, time_limit / 3, keep=True)
+    found = _with_peak(graph, lowered(graph, np.arange(len(graph)), 0.0, low, time_limit / 3, seed))
     found = _bisected(graph, found, low, begun + time_limit, seed, None)
     if order == "fixed":
         return found
     begun, start = time.perf_counter(), start_order(graph)[0]
-    other = _walked(graph, start, time_limit / 6, keep=False)
+    other = _with_peak(graph, lowered(graph, start, _TURNS, low, time_limit / 6, seed))
     found = min(found, other, key=lambda pair: pair[0])
     return _bisected(graph, found, low, begun + time_limit / 2, seed, [start])
 
 
-def _walked(graph: Graph, order: NDArray[np.int64], seconds: float, keep: bool) -> tuple[int, NDArray[np.int64]]:
-    """The least peak of an order, and its sequence; without a backward pass that of some greedy walks in it."""
-    until = time.perf_counter() + seconds
-    high, best = evaluate(graph, plan_from_sequence(graph, order)).peak_bytes, order
-    if (graph.kinds == BACKWARD).any():
-        return high, best
-    limit = float(high)
-    while (left := until - time.perf_counter()) > 0:
-        limit = graph.constant_bytes + _LOWER * (limit - graph.constant_bytes)
-        sequence = greedy(graph, int(limit), order, keep, left)
-        peak = evaluate(graph, plan_from_sequence(graph, sequence)).peak_bytes
-        if peak < high:
-            high, best = peak, sequence
-        if peak > limit / _LOWER**_MISSES:
-            break
-    return high, best
+def _with_peak(graph: Graph, sequence: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:
+    return evaluate(graph, plan_from_sequence(graph, sequence)).peak_bytes, sequence
 
 
 def _bisected(

@@ -23,7 +23,7 @@ def span(places: int) -> int:
 
 
 @numba_jit
-def reorder(problem: Problem, links: Links, changed: Problem, near: int, mark: NDArray[np.bool_]) -> bool:
+def reorder(problem: Problem, links: Links, changed: Problem, near: int | np.int64, mark: NDArray[np.bool_]) -> bool:
     """Let `changed` be `problem` after a random move. Returns whether anything moved; if not, it is undefined.
 
     Parameters

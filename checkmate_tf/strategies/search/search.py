@@ -9,8 +9,10 @@ where they gain nothing. So does the walk to a first schedule that fits. A walk 
 good one for a training step (most moves away from it cost more), or in another that it is given.
 
 What weights do badly: nodes are recomputed at most once a stage, in the order of the graph. Very small budgets (below
-about a quarter of the plain peak) want recursive schedules, which weights express only indirectly. So half of the time
-is for the best sequence itself: some recomputations are exchanged for others (`exchange`).
+about a quarter of the plain peak) want recursive schedules, which weights express only indirectly. In graphs without a
+backward pass many values have to be kept for the sake of a recomputation. So most of the time is for sequences
+themselves. Values are dropped, cheap ones first, until a sequence fits (`settle`); that gives the first schedule, too.
+And some recomputations of the best are exchanged for others (`exchange`).
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from ..ordering.links import links
 from .arrays import Hosted, Problem, copy, flatten, place
 from .exchange import exchange
 from .keep_where_room import keep_where_room, profile
+from .settle import first_price, ruined, settle
 from .simulate import anneal, buffers, repair, simulate
 
 __all__ = ["KeepSet", "search"]
@@ -45,6 +48,17 @@ _REORDER = 0.3  # of the steps of a round that changes the order, too
 _OFTEN, _SELDOM = 2, 16  # rounds from one that changes the order to the next: after a success, and after many failures
 _WARMTH, _COOLING = (0.02, 0.005, 0.001), 0.01  # of exchanges: first temperatures, of the base cost; the last one of it
 _TURNS = (0.1, 0.5)  # of exchanges: shares that move the order, in turn by chance
+_GROWTHS, _PATIENCES = (1.5, 2.0), (200, 100)  # of the price: for a first sequence that fits, and for others
+_DROPS = (0.2, 0.5)  # of settling: shares that drop a recomputation, in turn by chance
+_HIGHEST = 1e9  # times the first price: then a sequence is given up
+_MOVES = 6000  # that another sequence that fits is given
+_RUINED, _WIDTHS = (0.1, 0.3, 0.6, 1.0), (0.02, 0.05, 0.15, 0.4, 2.0)  # recomputations left out; of what part
+_CHEAP = 0.02  # of the price that it took: where it begins anew, at most
+_WANDER = (0.0, 5e-4, 2e-3)  # of the base cost: temperatures at which a dearer sequence is gone on from
+_RETURN = 0.1  # of the time it goes on from the best again
+_RATHER = 0.9  # of the time sequences themselves are changed, where weights are not near the best
+_SETTLING = 1.0  # times as long as weights are annealed
+_HOPELESS = 4.0  # times the best: simulations of weights end there
 _NEAR = 1.4  # times the best: what is worth a look at what there is room for
 _HEATS = (0.05, 0.02, 0.005, 0.001)  # of the cost
 
@@ -109,6 +123,17 @@ def search(
     yield from walk.run(keep_sets)
 
 
+@dataclass(eq=False)
+class _Draft:
+    """A sequence that settles: what it costs if it fits, its price of memory, and the moves that it is given yet."""
+
+    sequence: NDArray[np.int64]
+    price: float
+    left: int
+    highest: float
+    cost: float = np.inf
+
+
 class _Walk:
     def __init__(
         self,
@@ -128,6 +153,9 @@ class _Walk:
         self.rate = min(2000.0, 1e6 / max(len(graph), 1))  # simulations a second, measured as it goes
         self.kept: NDArray[np.int64] | None = None  # the best sequence
         self.moves = 2000.0  # exchanges a second, measured as it goes
+        self.draft: _Draft | None = None  # what settles
+        self.here: _Draft | None = None  # what has settled last, and is gone on from
+        self.drafts = 0
         self.scratch = buffers(len(graph))
         self.evictions = np.zeros(len(graph), dtype=np.int64)
         source = room / 1000
@@ -137,6 +165,7 @@ class _Walk:
             {"keep_sources": -1, "host": host},
             {"recompute_backward": True, "keep_sources": source, "host": host},
         ]
+        self.pace = 1e4  # moves of settling a second, measured as it goes
         self.use(flatten(graph, **self.recipes[0]))
 
     def use(self, problem: Problem) -> None:
@@ -173,8 +202,9 @@ class _Walk:
     def _play(self, state: _State) -> int:
         """Simulate; returns the length of `self.sequence`, or minus the stage reached."""
         self._in_order(state)
+        hopeless = min(_HOPELESS * self.best, 1e299) if self.best else 1e299
         state.extra, length, stage = simulate(
-            self.problem, self.room, state.weights, state.phase, state.alpha, state.bias, 1e299,
+            self.problem, self.room, state.weights, state.phase, state.alpha, state.bias, hopeless,
             self.scratch, self.sequence, self.evictions,
         )  # fmt: skip
         if stage < len(self.graph):
@@ -200,6 +230,60 @@ class _Walk:
         memory, last_use, previous = np.zeros((3, len(sequence)), np.int64)
         profile(self.problem, sequence, memory, last_use, previous)
         return bool(memory.max() <= self.room)
+
+    def _settled(self, seconds: float) -> Iterator[NDArray[np.int64] | None]:
+        """Sequences that fit: first ones, then others made of them.
+
+        Nothing is tried where values are brought back from the host, which this does not know.
+        """
+        if self.problem.hosted.any() or self.best <= 0:
+            return
+        until = time.perf_counter() + seconds
+        while (left := until - time.perf_counter()) > 0:
+            draft = self.draft = self.draft or self._new_draft()
+            count, clock = int(min(draft.left, max(self.pace * left, _FEWEST))), time.perf_counter()
+            first = self.here is None
+            found = settle(
+                self.problem, self.links, float(self.random.choice(_TURNS)) if self.free else 0.0,
+                float(self.random.choice(_DROPS)), self.room, draft.sequence, draft.price, _GROWTHS[not first],
+                _PATIENCES[not first], count, int(self.random.integers(2**31)),
+            )  # fmt: skip
+            self.pace = (count - found.left + 1) / max(time.perf_counter() - clock, 1e-6)
+            draft.sequence, draft.price, draft.left = found.sequence, found.price, draft.left - count
+            if not found.excess:
+                draft.cost = found.cost
+                self._go_on_from(draft)
+                yield self._offer(found.sequence)
+            if not found.excess or not draft.left or draft.price > draft.highest:
+                self.draft = None
+
+    def _new_draft(self) -> _Draft:
+        """A sequence to settle: a plain one until one has settled, then what that is without some recomputations."""
+        self.drafts += 1
+        if self.here is None:
+            sequence = self.orders[self.drafts % len(self.orders)].copy()
+            price = first_price(self.graph, self.problem, sequence, self.room)
+            return _Draft(sequence, price, 2**62, _HIGHEST * price)
+        here, random = self.here, self.random
+        length = len(here.sequence)
+        width = max(1, int(random.choice(_WIDTHS) * length))
+        begin = int(random.integers(-width, length))
+        share, seed = float(random.choice(_RUINED)), int(random.integers(2**31))
+        rest = ruined(self.problem, here.sequence, share, begin, begin + width, seed)
+        return _Draft(rest, max(here.price * _CHEAP * random.random(), np.finfo(float).tiny), _MOVES, np.inf)
+
+    def _go_on_from(self, draft: _Draft) -> None:
+        """From what has settled now or from what had before: the cheaper one, or sometimes the dearer one."""
+        heat = self.random.choice(_WANDER) * self.graph.base_cost
+        here = self.here
+        if (
+            here is None
+            or draft.cost <= here.cost
+            or (heat and self.random.random() < np.exp((here.cost - draft.cost) / heat))
+        ):
+            self.here = draft
+        elif self.kept is not None and self.random.random() < _RETURN:
+            self.here = _Draft(self.kept, here.price, 0, np.inf, self.best)
 
     def _exchanged(self, seconds: float) -> NDArray[np.int64] | None:
         """The best sequence with other recomputations, if that is better.
@@ -252,17 +336,19 @@ class _Walk:
             self._timed(count / spent)
             done += count
             yield self._offer(self.found[:length]) if length > 0 and best < _NEAR * self.best else None
-            yield self._exchanged(spent)
+            yield self._exchanged(min(spent, _SLICE))
+            yield from self._settled(_SETTLING * min(spent, _SLICE))
         state.weights, state.order, state.extra = best_weights, best_order, best
 
     # -- the course of a search ------------------------------------------------------------------------------------
     def run(self, keep_sets: Callable[[], list[KeepSet]]) -> Iterator[NDArray[np.int64] | None]:
         pool: list[_State] = []
         attempt, reached_any = 0, False  # whether any recipe leaves something to recompute
-        while not pool:
+        while not pool and (self.kept is None or attempt < len(self.recipes)):
             if attempt:
                 self.use(flatten(self.graph, **self.recipes[attempt % len(self.recipes)]))
             if self.movable.size:
+                yield from self._settled(_SLICE)
                 pool = yield from self._begin(attempt)
             elif attempt == len(self.recipes) - 1 and not reached_any:
                 return
@@ -285,6 +371,12 @@ class _Walk:
                 pool += fresh[:2]
             pool.sort(key=lambda s: s.extra)
             del pool[4:]
+            if not pool or (
+                pool[0].extra > _NEAR * self.best and self.random.random() < _RATHER
+            ):  # weights serve badly
+                yield from self._settled(_SLICE)
+                yield self._exchanged(_SLICE)
+                continue
             chosen = pool[0] if self.random.random() < 0.7 else pool[int(self.random.integers(len(pool)))]
             state = self._phased(chosen)
             if rounds % 4 == 3:
@@ -311,16 +403,19 @@ class _Walk:
         pool: list[_State] = []
         furthest, reached = None, -1
         for state in (state for order in self.orders for state in self._starts([], order)):
+            clock = time.perf_counter()
             length = self._play(state)
+            spent = time.perf_counter() - clock
+            self._timed(1 / max(spent, 1e-6))
             if length > 0:
                 pool.append(state)
                 yield self._offer(self.sequence[:length])
-                continue
-            if -length > reached:
+            elif -length > reached:
                 furthest, reached = state, -length
             yield None
+            yield from self._settled(spent if self.here is not None else max(spent, _SLICE / 2))
         pool.sort(key=lambda s: s.extra)
-        if pool or furthest is None or not self.movable.size:
+        if pool or furthest is None or self.kept is not None or not self.movable.size:
             return pool
         state = furthest.copy()
         self._in_order(state)

@@ -1,0 +1,210 @@
+"""From a sequence that takes too much memory to one that fits: values are dropped, at a rising price of memory.
+
+What a sequence takes too much is its *excess*: bytes above the budget, summed over positions. A move drops a value
+where memory is short, until its next use, and computes it again right before; or it drops a recomputation; in a free
+order, it may turn a part of the sequence round. It is taken if cost plus price times excess falls. When nothing has
+been taken for a while, the price rises. So what saves much and costs little goes first, and what turns out needless is
+dropped again.
+
+A sequence that fits is made better in the same way (large-neighbourhood search): some recomputations of a part are left
+out, and it settles anew, from a low price.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...graph import Graph
+from ...numba_jit import numba_jit
+from ..ordering.links import Links, links
+from .arrays import Problem, flatten
+from .exchange import eject, extra_cost, turn
+from .keep_where_room import profile, without
+
+__all__ = ["Settled", "excess", "first_price", "lowered", "ruined", "settle"]
+
+_LONGEST = 4  # times as long as it was: no more is added
+_SPARE = 64  # computations more, for short ones
+_FIRST_PRICE = 0.01  # of the base cost, for all that a sequence takes too much
+_LOWER = 0.97  # from one budget to the next
+_SLICE = 1000  # moves between two looks at the clock
+_GROWTH, _PATIENCE, _DROPS = 2.0, 200, 0.2
+_HIGHEST = 1e9  # times the first price: then no more is tried
+
+Integers = NDArray[np.int64]
+
+
+class Settled(NamedTuple):
+    """Where some moves have led.
+
+    Attributes
+    ----------
+    sequence : (length,) int array
+        Legal. It fits if there is no excess.
+    excess, cost : float
+        Bytes times positions; what is computed again, in units of cost.
+    price : float
+        What it has risen to.
+    left : int
+        Moves that were not needed, as it fits before.
+    """
+
+    sequence: Integers
+    excess: float
+    cost: float
+    price: float
+    left: int
+
+
+@numba_jit
+def settle(
+    problem: Problem,
+    links: Links,
+    turns: float,
+    drops: float,
+    budget: int,
+    sequence: Integers,
+    price: float,
+    growth: float,
+    patience: int,
+    steps: int,
+    seed: int,
+) -> Settled:
+    """Go on until a sequence fits, or so many moves were tried.
+
+    Parameters
+    ----------
+    problem : Problem
+        Without values that are brought back from the host.
+    links : Links
+        What comes before and after each node in any order.
+    turns, drops : float
+        Shares of the moves that turn a part round (0 to keep the order of first computations), and of those that drop
+        a recomputation.
+    budget : int
+        Bytes, constants left out.
+    sequence : (length,) int
+        Legal; it may take too much.
+    price : float
+        Cost of a byte at a position, to begin with; above 0.
+    growth : float
+        What the price is multiplied by, after `patience` moves in a row that were not taken, or did not help.
+    steps : int
+        Moves to try, O(length + edges) each.
+    seed : int
+    """
+    np.random.seed(seed)  # noqa: NPY002 - Numba's own generator
+    room = _LONGEST * sequence.shape[0] + _SPARE
+    tables, others = np.zeros((3, room), np.int64), np.zeros((3, room), np.int64)
+    current = profile(problem, sequence, tables[0], tables[1], tables[2])
+    over, cost = excess(tables[0, : current.shape[0]], budget), extra_cost(problem, current, tables[2])
+    waited = 0
+    while over > 0 and steps > 0:
+        steps -= 1
+        if waited >= patience:
+            price *= growth
+            waited = 0
+        waited += 1
+        length = current.shape[0]
+        kind = np.random.random()  # noqa: NPY002
+        if kind < turns:
+            changed = turn(problem, links, current)
+        elif kind < turns + drops:
+            again = np.flatnonzero(tables[2, :length] >= 0)
+            if again.shape[0] == 0:
+                continue
+            changed = without(current, again[int(np.random.random() * again.shape[0])])  # noqa: NPY002
+        else:
+            high = np.flatnonzero(tables[0, :length] > budget)
+            changed = eject(problem, current, tables[1], high[int(np.random.random() * high.shape[0])])  # noqa: NPY002
+            if changed.shape[0] == length or changed.shape[0] > room:
+                continue
+        candidate = profile(problem, changed, others[0], others[1], others[2])
+        less, dear = excess(others[0, : candidate.shape[0]], budget), extra_cost(problem, candidate, others[2])
+        if dear - cost + price * (less - over) < 0:
+            if less < over:
+                waited = 0
+            current, over, cost = candidate, less, dear
+            tables[:] = others
+    return Settled(current, over, cost, price, steps)
+
+
+@numba_jit
+def excess(memory: Integers, budget: int) -> float:
+    """Bytes above the budget, summed over positions."""
+    total = 0.0
+    for q in range(memory.shape[0]):
+        total += max(0, memory[q] - budget)
+    return total
+
+
+@numba_jit
+def ruined(problem: Problem, sequence: Integers, share: float, begin: int, end: int, seed: int) -> Integers:
+    """A sequence without a share of the recomputations between two positions, chosen at random."""
+    np.random.seed(seed)  # noqa: NPY002
+    seen = np.zeros(problem.sizes.shape[0], np.bool_)
+    kept = np.ones(sequence.shape[0], np.bool_)
+    for q in range(sequence.shape[0]):
+        k = sequence[q]
+        kept[q] = not (seen[k] and begin <= q < end and np.random.random() < share)  # noqa: NPY002
+        seen[k] = True
+    return sequence[kept]
+
+
+def first_price(graph: Graph, problem: Problem, sequence: Integers, budget: int) -> float:
+    """A price of memory at which hardly anything is dropped yet, in units of cost for a byte at a position."""
+    memory, last_use, previous = np.zeros((3, len(sequence)), np.int64)
+    length = len(profile(problem, sequence, memory, last_use, previous))
+    over = max(excess(memory[:length], budget), 1.0)
+    return max(_FIRST_PRICE * graph.base_cost / over, float(np.finfo(float).tiny))
+
+
+def lowered(graph: Graph, sequence: Integers, turns: float, low: int, seconds: float, seed: int = 0) -> Integers:
+    """The sequence of least memory of some that settle within lower and lower budgets.
+
+    Parameters
+    ----------
+    graph : Graph
+    sequence : (length,) int
+        Legal.
+    turns : float
+        Share of the moves that turn a part round; 0 to keep the order of first computations.
+    low : int
+        Bytes that all schedules need, constants included.
+    seconds : float
+    seed : int
+
+    Returns
+    -------
+    (length,) int array
+    """
+    until, random = time.perf_counter() + seconds, np.random.default_rng(seed)
+    problem, before_after = flatten(graph), links(graph)
+    best = current = np.array(sequence, np.int64)
+    budget, price, highest, least = 0, 0.0, 0.0, low - graph.constant_bytes
+    while time.perf_counter() < until and price <= highest:
+        if current is best:
+            most = _most(problem, best)
+            if most <= least:
+                break
+            budget = max(least, int(_LOWER * most))
+            price = first_price(graph, problem, best, budget)
+            highest = _HIGHEST * price
+        found = settle(
+            problem, before_after, turns, _DROPS, budget, current, price, _GROWTH, _PATIENCE, _SLICE,
+            int(random.integers(2**31)),
+        )  # fmt: skip
+        current, price = found.sequence, found.price
+        if not found.excess:
+            best = current
+    return best
+
+
+def _most(problem: Problem, sequence: Integers) -> int:
+    memory, last_use, previous = np.zeros((3, len(sequence)), np.int64)
+    length = len(profile(problem, sequence, memory, last_use, previous))
+    return int(memory[:length].max())

@@ -20,6 +20,7 @@ from checkmate_tf.graph import Graph
 from checkmate_tf.plan import evaluate, plan_from_sequence
 from checkmate_tf.schedule import keep_all
 from checkmate_tf.strategies import MoccasinOptions, SolveOptions, checkmate  # noqa: F401 - its module is patched
+from checkmate_tf.strategies.moccasin import improver
 from checkmate_tf.strategies.moccasin.moccasin import improve, moccasin, moccasin_free
 from checkmate_tf.strategies.moccasin.retention import Retention
 from checkmate_tf.strategies.orders import legalise
@@ -276,13 +277,16 @@ def test_a_known_schedule_is_improved_without_the_first_phase():
     assert all(keeps(graph, sequence, budget) for sequence in sequences)
 
 
-@pytest.mark.parametrize("handover", [0.0, 60.0])
-def test_the_default_strategy_improves_what_its_search_finds_in_a_graph_without_a_backward_pass(monkeypatch, handover):
+@pytest.mark.parametrize("late", [False, True])
+def test_the_default_strategy_improves_what_its_search_finds_in_a_graph_without_a_backward_pass(monkeypatch, late):
+    """CP-SAT starts from the first schedule; from nothing if there is none soon, and anew once there is one."""
     graph, budget, poor = with_poor_schedule()
     module = sys.modules["checkmate_tf.strategies.checkmate"]
     calls = []
 
     def search(*_):
+        if late:
+            yield None
         yield np.array(poor)
         while not calls or calls[-1][1] == graph.costs[poor].sum():
             time.sleep(0.05)
@@ -290,7 +294,8 @@ def test_the_default_strategy_improves_what_its_search_finds_in_a_graph_without_
 
     monkeypatch.setattr(module, "search", search)
     monkeypatch.setattr(module, "BoundProcess", Silent)
-    monkeypatch.setattr(module, "_HANDOVER", handover)
+    monkeypatch.setattr(module, "_FIRST", 0.0)
+    monkeypatch.setattr(improver, "_HANDOVER", 0.0)
     options = replace(PATIENT, progress=lambda *call: calls.append(call))
     schedule = module.checkmate(graph, budget, options)
     assert schedule.cost < graph.costs[poor].sum()

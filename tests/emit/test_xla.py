@@ -57,7 +57,7 @@ def _planned(name):
     case = WIDE if name == "wide" else CASES[name]
     program = program_of(make(case), case) if name == "wide" else program_of_case(name)
     budget = int(case.budget * keep_all(program.graph).peak_bytes)
-    schedule = solve(program.graph, budget, options=SolveOptions(10, gap=1.0))
+    schedule = solve(program.graph, budget, options=SolveOptions(10, gap=0.01))
     assert schedule.evaluation.counts.max() > 1
     return program, schedule
 

@@ -2,7 +2,7 @@
 
 A comment above a table says what it is made from:
 
-    <!-- table: results/NAME; columns: A, B; rows: TEXT -->
+    <!-- table: results/NAME; columns: A | B; rows: TEXT -->
 
 That is the first table of `benchmarks/results/NAME/table.md`: of all columns or these, of all rows or those in which
 some cell begins with TEXT. `below: HEADING` takes the first table below a heading. `rows: A is given` takes the rows
@@ -72,8 +72,8 @@ def _option(asked: str, option: str) -> tuple[str, str]:
 
 
 def _column(rows: Rows, name: str) -> int:
-    if name not in rows[0]:
-        raise ValueError(f"there is no column {name!r} among {rows[0]}")
+    if rows[0].count(name) != 1:
+        raise ValueError(f"there is no column {name!r}, or more than one, among {rows[0]}")
     return rows[0].index(name)
 
 
@@ -86,7 +86,10 @@ def _rows(rows: Rows, wanted: str) -> Rows:
 
 def _read(source: str, heading: str | None) -> Rows:
     """The first table of a folder's table.md, below a heading if there is one."""
-    lines = iter((ROOT / "benchmarks" / source / "table.md").read_text(encoding="utf-8").splitlines())
+    path = ROOT / "benchmarks" / source / "table.md"
+    if not path.is_file():
+        raise ValueError(f"there is no table of {source!r}")
+    lines = iter(path.read_text(encoding="utf-8").splitlines())
     if heading is not None and not any(line.lstrip("# ") == heading and line.startswith("#") for line in lines):
         raise ValueError(f"{source} has no heading {heading!r}")
     rows: Rows = []
@@ -134,7 +137,7 @@ def peers() -> Rows:
         more = float(found["remat-scope"]["peak_bytes"]) / float(plain["peak_bytes"]) - 1
         scope = f"{abs(more):.0%} {'more' if more > 0 else 'less'} than plain"
         ours = [found["ours"], found["ours, 60%"]]
-        wrong = sorted({_wrong(cell) for cell in ours})
+        wrong = sorted({_wrong(cell) for cell in ours} - {"none"}) or ["none"]
         rows.append([
             _title(network), f"{_megabytes(plain)} MB", _taken(theirs), _wrong(theirs), scope, f"**{_taken(ours[0])}**",
             _taken(ours[1]), "; ".join(wrong),

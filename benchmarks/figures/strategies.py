@@ -23,9 +23,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.lib.cells import FAILED, in_child, progress_bar
+from benchmarks.lib.cells import FAILED, ChildError, in_child, progress_bar
 from benchmarks.lib.layer_graphs import NOT_FOR, SOLVED, TOO_SMALL, solve
 from benchmarks.lib.options import common_options, serve_child
+from benchmarks.lib.provenance import MADE
 from benchmarks.lib.styles import SPARE, STYLES, Style
 from benchmarks.lib.tables import new_figure, write_csv, write_table
 
@@ -126,8 +127,8 @@ def solve_cell(output: Path, network: str, known: dict, name: str, share: int, l
         cell |= in_child(
             __file__, {"solve": name, "graph": known["graph"], "budget": budget, "limit": limit}, 6 * limit + GRACE
         )
-    except RuntimeError as error:
-        cell |= {"outcome": FAILED, "reason": str(error), "seconds": time.perf_counter() - begun}
+    except ChildError as error:
+        cell |= {"outcome": FAILED, "reason": str(error), "seconds": time.perf_counter() - begun, MADE: error.made}
     path.write_text(json.dumps(cell, indent=1) + "\n")
     return cell
 

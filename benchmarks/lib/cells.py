@@ -7,6 +7,7 @@ too long. What failed is tried again by the next run.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["FAILED", "ChildError", "at_once", "in_child", "progress_bar", "read_cells", "run_cells"]
 
 FAILED = "failed"
+_running: set[subprocess.Popen[str]] = set()  # children
 _GRACE = 120.0  # seconds to start, read the graph and answer
 
 
@@ -79,7 +81,14 @@ def run_cells(
 
         if jobs == 1:  # in this thread, so that Ctrl-C ends the child
             return [answered(request) for request in requests]
-        return list(pool.map(answered, requests))
+        try:
+            return list(pool.map(answered, requests))
+        except BaseException:  # Ctrl-C reaches this thread alone, and children have sessions of their own
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in list(_running):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+            raise
 
 
 def at_once(cores: int) -> int:
@@ -107,7 +116,7 @@ def _answered(
     except ChildError as error:
         answer = ended(error) if ended else None
         cell = request | (answer or {"outcome": FAILED, "reason": str(error)})
-        cell |= {"seconds": time.perf_counter() - begun, MADE: made_here()}
+        cell |= {"seconds": time.perf_counter() - begun, MADE: error.made}
     part = path.with_suffix(".part")
     part.write_text(json.dumps(cell, indent=1) + "\n")
     part.replace(path)
@@ -123,11 +132,13 @@ class ChildError(RuntimeError):
         Its exit status, negative if a signal ended it; None if it took too long and was ended here.
     stderr : str
         What it wrote to its standard error, empty if it was ended here.
+    made : dict
+        Where it ran: `made_here` of when it began.
     """
 
-    def __init__(self, message: str, returncode: int | None, stderr: str) -> None:
+    def __init__(self, message: str, returncode: int | None, stderr: str, made: dict) -> None:
         super().__init__(message)
-        self.returncode, self.stderr = returncode, stderr
+        self.returncode, self.stderr, self.made = returncode, stderr, made
 
 
 def in_child(script: str, request: dict, seconds: float | None, environment: Mapping[str, str] | None = None) -> dict:
@@ -142,24 +153,28 @@ def in_child(script: str, request: dict, seconds: float | None, environment: Map
     """
     command = [sys.executable, script, "--child", json.dumps(request)]
     variables = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow", **(environment or {})}
+    made = made_here()  # its code is that of now, whatever is committed while it runs
     child = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables, start_new_session=True
     )
+    _running.add(child)
     try:
         out, err = child.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         os.killpg(child.pid, signal.SIGKILL)
         child.communicate()
-        raise ChildError(f"no answer after {seconds:.0f} s", None, "") from None
+        raise ChildError(f"no answer after {seconds:.0f} s", None, "", made) from None
     except BaseException:
         os.killpg(child.pid, signal.SIGKILL)
         raise
+    finally:
+        _running.discard(child)
     lines = [line for line in out.splitlines() if line.startswith("RESULT ")]
     if not lines:
         reason = f"exit {child.returncode}: {' '.join(err.strip().splitlines()[-2:])}"
-        raise ChildError(reason, child.returncode, err)
+        raise ChildError(reason, child.returncode, err, made)
     found: dict = json.loads(lines[-1].removeprefix("RESULT "))
-    return found | {MADE: made_here()}
+    return found | {MADE: made}
 
 
 def progress_bar() -> Progress:

@@ -16,6 +16,7 @@ from benchmarks.lib.paths import RESULTS, ROOT
 
 __all__ = ["MADE", "commit", "cores_here", "made_here", "origins", "processor"]
 
+_OF_GRAPHS = ("graph-", "made-", "range-")  # files of a graph, of its making, and of its budgets
 MADE = "made"  # key of a result: where it was made
 
 
@@ -67,12 +68,16 @@ def origins(folder: Path) -> str:
 
 
 def _made(folder: Path) -> list[Mapping[str, Any] | None]:
-    """What each result of a folder says of where it was made, None where it says nothing. Graphs are no results."""
+    """What each result of a folder says of where it was made, None where it says nothing.
+
+    Graphs, and what is known of them, are no results.
+    """
     found: list[Mapping[str, Any] | None] = []
     for path in sorted(folder.glob("*.json")):
+        if path.name.startswith(_OF_GRAPHS):
+            continue
         result = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(result, dict) and "format" not in result:
-            found.append(result.get(MADE))
+        found.append(result.get(MADE))
     return found
 
 

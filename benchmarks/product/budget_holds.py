@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.lib.cells import ChildError, in_child
 from benchmarks.lib.options import options_for, serve_child
-from benchmarks.lib.provenance import MADE, made_here
+from benchmarks.lib.provenance import MADE
 from benchmarks.lib.tables import write_table
 from benchmarks.lib.training import compare, data_bytes, first_step, time_steps
 from checkmate_tf.check.training import (
@@ -120,7 +120,7 @@ def run(output: Path, request: dict, limit_mb: int | None = None) -> dict:
     try:
         result = in_child(__file__, request, None, environment)
     except ChildError as error:
-        result = failure(error) | {MADE: made_here()}
+        result = failure(error) | {MADE: error.made}
     result = {**request, "limit_mb": limit_mb, "wall_seconds": round(time.perf_counter() - begun, 1), **result}
     path.write_text(json.dumps(result, indent=1))
     return result

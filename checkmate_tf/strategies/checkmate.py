@@ -157,8 +157,8 @@ class _Race:
             walk = search(graph, self.budget, options.seed, self._take_sets, self.free, orders)
             if not _trains(graph) and len(graph.edges) <= _MOST_EDGES:
                 self._take_first(walk)
-                first = np.arange(len(graph)) if self.best is None else self.best
-                order = np.array(list(dict.fromkeys(first.tolist())))
+                plain = orders[-1] if self.free else np.arange(len(graph))
+                order = np.array(list(dict.fromkeys((plain if self.best is None else self.best).tolist())))
                 self.improver = stack.enter_context(Improver(graph, self.budget, options, order, self.best))
             while True:
                 now = time.perf_counter() - self.begun

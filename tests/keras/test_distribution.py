@@ -63,6 +63,7 @@ def test_replicas_take_what_their_plans_take(mirrored):
     "replicas with `Embedding` layers, `run_eagerly`, XLA, `ReductionToOneDevice`, or in `gradient_function`",
     refused="the error says why",
 )
+@pytest.mark.long
 def test_what_cannot_be_planned_for_replicas_is_refused(mirrored):
     assert mirrored["one device"][0] == "ModelError" and "cross_device_ops" in mirrored["one device"][1]
     assert mirrored["xla"][0] == "JitCompileError" and "jit_compile=False" in mirrored["xla"][1]

@@ -57,6 +57,7 @@ def test_a_table_has_what_was_asked_for(results, asked, rows):
     ("asked", "says"),
     [
         ("results/held; columns: network | pique", "no column 'pique'"),
+        ("results/hold", "no table of 'results/hold'"),
         ("results/held; rows: 50%", "no such row"),
         ("results/held; below: Elsewhere", "no heading 'Elsewhere'"),
         ("results/held; order: network", "none of columns, rows and below"),

@@ -27,6 +27,17 @@ class Improver(ExitStack):
     It starts from a schedule in that order, if that fits, or from nothing. If it finds nothing for a while then, it
     starts again from the search's schedule, if that is in its order.
 
+    Parameters
+    ----------
+    graph : Graph
+    budget_bytes : int
+        Constants included.
+    options : SolveOptions
+    order : (n,) int array
+        Of first computations.
+    start : (length,) int array or None
+        A schedule to start from.
+
     Attributes
     ----------
     ahead : bool
@@ -81,7 +92,18 @@ class Improver(ExitStack):
 
 
 def by_stages(sequence: Sequence[int]) -> list[int]:
-    """The same, each stage in the order of the graph, and no node twice in it; empty if first computations are not."""
+    """A sequence by stages: each in the order of the graph, with no node twice.
+
+    Parameters
+    ----------
+    sequence : sequence of int
+        Nodes in order of computation.
+
+    Returns
+    -------
+    list of int
+        Empty if first computations are not in the order of the graph.
+    """
     stages: list[int] = []
     again: set[int] = set()
     frontier = 0

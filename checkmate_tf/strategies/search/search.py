@@ -31,7 +31,7 @@ from ..ordering.links import links
 from .arrays import Hosted, Problem, copy, flatten, place
 from .exchange import exchange
 from .keep_where_room import keep_where_room, profile
-from .settle import first_price, ruined, settle
+from .settle import HIGHEST, first_price, moves_at_once, ruined, settle
 from .simulate import anneal, buffers, repair, simulate
 
 __all__ = ["KeepSet", "search"]
@@ -47,17 +47,16 @@ _PHASES = 6
 _REORDER = 0.3  # of the steps of a round that changes the order, too
 _OFTEN, _SELDOM = 2, 16  # rounds from one that changes the order to the next: after a success, and after many failures
 _WARMTH, _COOLING = (0.02, 0.005, 0.001), 0.01  # of exchanges: first temperatures, of the base cost; the last one of it
-_TURNS = (0.1, 0.5)  # of exchanges: shares that move the order, in turn by chance
+_TURNS = (0.1, 0.5)  # of exchanges, and of settling: shares that move the order, in turn by chance
 _GROWTHS, _PATIENCES = (1.5, 2.0), (200, 100)  # of the price: for a first sequence that fits, and for others
 _DROPS = (0.2, 0.5)  # of settling: shares that drop a recomputation, in turn by chance
-_HIGHEST = 1e9  # times the first price: then a sequence is given up
 _MOVES = 6000  # that another sequence that fits is given
 _RUINED, _WIDTHS = (0.1, 0.3, 0.6, 1.0), (0.02, 0.05, 0.15, 0.4, 2.0)  # recomputations left out; of what part
 _CHEAP = 0.02  # of the price that it took: where it begins anew, at most
 _WANDER = (0.0, 5e-4, 2e-3)  # of the base cost: temperatures at which a dearer sequence is gone on from
 _RETURN = 0.1  # of the time it goes on from the best again
 _RATHER = 0.9  # of the time sequences themselves are changed, where weights are not near the best
-_SETTLING = 1.0  # times as long as weights are annealed
+_FIFTH = 5  # starts of weights from one look for a first sequence that settles to the next
 _HOPELESS = 4.0  # times the best: simulations of weights end there
 _NEAR = 1.4  # times the best: what is worth a look at what there is room for
 _HEATS = (0.05, 0.02, 0.005, 0.001)  # of the cost
@@ -125,7 +124,20 @@ def search(
 
 @dataclass(eq=False)
 class _Draft:
-    """A sequence that settles: what it costs if it fits, its price of memory, and the moves that it is given yet."""
+    """A sequence that settles.
+
+    Attributes
+    ----------
+    sequence : (length,) int array
+    price : float
+        Of memory, as it is by now.
+    left : int
+        Moves that are left to it.
+    highest : float
+        The price at which it is given up.
+    cost : float
+        Of what it computes again, once it fits.
+    """
 
     sequence: NDArray[np.int64]
     price: float
@@ -165,7 +177,7 @@ class _Walk:
             {"keep_sources": -1, "host": host},
             {"recompute_backward": True, "keep_sources": source, "host": host},
         ]
-        self.pace = 1e4  # moves of settling a second, measured as it goes
+        self.pace = moves_at_once(graph) / _SLICE  # moves of settling a second, measured as it goes
         self.use(flatten(graph, **self.recipes[0]))
 
     def use(self, problem: Problem) -> None:
@@ -261,19 +273,22 @@ class _Walk:
         """A sequence to settle: a plain one until one has settled, then what that is without some recomputations."""
         self.drafts += 1
         if self.here is None:
-            sequence = self.orders[self.drafts % len(self.orders)].copy()
+            sequence = self.orders[(self.drafts - 1) % len(self.orders)].copy()
             price = first_price(self.graph, self.problem, sequence, self.room)
-            return _Draft(sequence, price, 2**62, _HIGHEST * price)
+            return _Draft(sequence, price, 2**62, HIGHEST * price)
         here, random = self.here, self.random
         length = len(here.sequence)
-        width = max(1, int(random.choice(_WIDTHS) * length))
-        begin = int(random.integers(-width, length))
-        share, seed = float(random.choice(_RUINED)), int(random.integers(2**31))
-        rest = ruined(self.problem, here.sequence, share, begin, begin + width, seed)
-        return _Draft(rest, max(here.price * _CHEAP * random.random(), np.finfo(float).tiny), _MOVES, np.inf)
+        share, width = float(random.choice(_RUINED)), max(1, int(random.choice(_WIDTHS) * length))
+        rest = here.sequence
+        while len(rest) == length and width < 4 * length:  # there was nothing to leave out
+            begin = int(random.integers(-width, length))
+            rest = ruined(self.problem, here.sequence, share, begin, begin + width, int(random.integers(2**31)))
+            share, width = min(1.0, 2 * share), 2 * width
+        price = here.price * _CHEAP * (1 - random.random())
+        return _Draft(rest, price, _MOVES, here.price * HIGHEST)
 
     def _go_on_from(self, draft: _Draft) -> None:
-        """From what has settled now or from what had before: the cheaper one, or sometimes the dearer one."""
+        """Choose where to go on: from the new sequence if it costs less, sometimes also if not, or from the best."""
         heat = self.random.choice(_WANDER) * self.graph.base_cost
         here = self.here
         if (
@@ -337,14 +352,14 @@ class _Walk:
             done += count
             yield self._offer(self.found[:length]) if length > 0 and best < _NEAR * self.best else None
             yield self._exchanged(min(spent, _SLICE))
-            yield from self._settled(_SETTLING * min(spent, _SLICE))
+            yield from self._settled(min(spent, _SLICE))
         state.weights, state.order, state.extra = best_weights, best_order, best
 
     # -- the course of a search ------------------------------------------------------------------------------------
     def run(self, keep_sets: Callable[[], list[KeepSet]]) -> Iterator[NDArray[np.int64] | None]:
         pool: list[_State] = []
         attempt, reached_any = 0, False  # whether any recipe leaves something to recompute
-        while not pool and (self.kept is None or attempt < len(self.recipes)):
+        while not pool and self.kept is None:
             if attempt:
                 self.use(flatten(self.graph, **self.recipes[attempt % len(self.recipes)]))
             if self.movable.size:
@@ -402,7 +417,7 @@ class _Walk:
         """Starts that fit, the cheapest first; a random walk to one if none does."""
         pool: list[_State] = []
         furthest, reached = None, -1
-        for state in (state for order in self.orders for state in self._starts([], order)):
+        for number, state in enumerate(state for order in self.orders for state in self._starts([], order)):
             clock = time.perf_counter()
             length = self._play(state)
             spent = time.perf_counter() - clock
@@ -413,7 +428,9 @@ class _Walk:
             elif -length > reached:
                 furthest, reached = state, -length
             yield None
-            yield from self._settled(spent if self.here is not None else max(spent, _SLICE / 2))
+            if self.here is not None or number % _FIFTH == 0:
+                yield from self._settled(min(spent, _SLICE) if self.here is not None else _SLICE)
+                yield None
         pool.sort(key=lambda s: s.extra)
         if pool or furthest is None or self.kept is not None or not self.movable.size:
             return pool

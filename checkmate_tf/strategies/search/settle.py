@@ -1,10 +1,9 @@
 """From a sequence that takes too much memory to one that fits: values are dropped, at a rising price of memory.
 
-What a sequence takes too much is its *excess*: bytes above the budget, summed over positions. A move drops a value
-where memory is short, until its next use, and computes it again right before; or it drops a recomputation; in a free
-order, it may turn a part of the sequence round. It is taken if cost plus price times excess falls. When nothing has
-been taken for a while, the price rises. So what saves much and costs little goes first, and what turns out needless is
-dropped again.
+The *excess* of a sequence is the memory above the budget, summed over positions. A move drops a value where memory is
+short, until its next use, and computes it again right before; or it drops a recomputation; in a free order, it may turn
+a part of the sequence round. It is taken if cost plus price times excess falls. When nothing has been gained for a
+while, the price rises. So what saves much and costs little goes first, and what turns out needless is taken back.
 
 A sequence that fits is made better in the same way (large-neighbourhood search): some recomputations of a part are left
 out, and it settles anew, from a low price.
@@ -25,15 +24,15 @@ from .arrays import Problem, flatten
 from .exchange import eject, extra_cost, turn
 from .keep_where_room import profile, without
 
-__all__ = ["Settled", "excess", "first_price", "lowered", "ruined", "settle"]
+__all__ = ["HIGHEST", "Settled", "excess", "first_price", "lowered", "moves_at_once", "ruined", "settle"]
 
-_LONGEST = 4  # times as long as it was: no more is added
-_SPARE = 64  # computations more, for short ones
+HIGHEST = 1e9  # times the first price: what has not settled by then is given up
+_LONGEST = 4  # times as many computations as nodes: no more are added
+_SPARE = 64  # computations more, for small graphs
 _FIRST_PRICE = 0.01  # of the base cost, for all that a sequence takes too much
 _LOWER = 0.97  # from one budget to the next
-_SLICE = 1000  # moves between two looks at the clock
-_GROWTH, _PATIENCE, _DROPS = 2.0, 200, 0.2
-_HIGHEST = 1e9  # times the first price: then no more is tried
+_GROWTH, _PATIENCE, _DROPS = 2.0, 200, 0.2  # of settling within lower and lower budgets
+_NODE_MOVES, _FEWEST = 200_000, 20  # moves times nodes between two looks at the clock: some hundredths of a second
 
 Integers = NDArray[np.int64]
 
@@ -46,11 +45,11 @@ class Settled(NamedTuple):
     sequence : (length,) int array
         Legal. It fits if there is no excess.
     excess, cost : float
-        Bytes times positions; what is computed again, in units of cost.
+        Bytes times positions; what recomputations cost.
     price : float
-        What it has risen to.
+        What it has risen to: cost of a byte at a position.
     left : int
-        Moves that were not needed, as it fits before.
+        Moves that are left, as it fitted before.
     """
 
     sequence: Integers
@@ -74,7 +73,7 @@ def settle(
     steps: int,
     seed: int,
 ) -> Settled:
-    """Go on until a sequence fits, or so many moves were tried.
+    """Try moves until a sequence fits, or until there were so many.
 
     Parameters
     ----------
@@ -92,13 +91,19 @@ def settle(
     price : float
         Cost of a byte at a position, to begin with; above 0.
     growth : float
-        What the price is multiplied by, after `patience` moves in a row that were not taken, or did not help.
+        What the price is multiplied by when it rises.
+    patience : int
+        Moves without less excess after which it rises.
     steps : int
         Moves to try, O(length + edges) each.
     seed : int
+
+    Returns
+    -------
+    Settled
     """
     np.random.seed(seed)  # noqa: NPY002 - Numba's own generator
-    room = _LONGEST * sequence.shape[0] + _SPARE
+    room = max(sequence.shape[0], _LONGEST * problem.sizes.shape[0]) + _SPARE
     tables, others = np.zeros((3, room), np.int64), np.zeros((3, room), np.int64)
     current = profile(problem, sequence, tables[0], tables[1], tables[2])
     over, cost = excess(tables[0, : current.shape[0]], budget), extra_cost(problem, current, tables[2])
@@ -135,7 +140,7 @@ def settle(
 
 @numba_jit
 def excess(memory: Integers, budget: int) -> float:
-    """Bytes above the budget, summed over positions."""
+    """Bytes above the budget, summed over the positions of a (length,) memory profile."""
     total = 0.0
     for q in range(memory.shape[0]):
         total += max(0, memory[q] - budget)
@@ -144,7 +149,24 @@ def excess(memory: Integers, budget: int) -> float:
 
 @numba_jit
 def ruined(problem: Problem, sequence: Integers, share: float, begin: int, end: int, seed: int) -> Integers:
-    """A sequence without a share of the recomputations between two positions, chosen at random."""
+    """A sequence without some recomputations.
+
+    Parameters
+    ----------
+    problem : Problem
+    sequence : (length,) int
+        Legal.
+    share : float
+        With which probability each recomputation is left out.
+    begin, end : int
+        Positions: from the first to before the second. They may be outside of the sequence.
+    seed : int
+
+    Returns
+    -------
+    (at most length,) int array
+        Legal. First computations stay.
+    """
     np.random.seed(seed)  # noqa: NPY002
     seen = np.zeros(problem.sizes.shape[0], np.bool_)
     kept = np.ones(sequence.shape[0], np.bool_)
@@ -156,11 +178,30 @@ def ruined(problem: Problem, sequence: Integers, share: float, begin: int, end: 
 
 
 def first_price(graph: Graph, problem: Problem, sequence: Integers, budget: int) -> float:
-    """A price of memory at which hardly anything is dropped yet, in units of cost for a byte at a position."""
-    memory, last_use, previous = np.zeros((3, len(sequence)), np.int64)
-    length = len(profile(problem, sequence, memory, last_use, previous))
-    over = max(excess(memory[:length], budget), 1.0)
-    return max(_FIRST_PRICE * graph.base_cost / over, float(np.finfo(float).tiny))
+    """A price of memory at which hardly anything is dropped yet.
+
+    Parameters
+    ----------
+    graph : Graph
+    problem : Problem
+        The graph's.
+    sequence : (length,) int
+        What is to settle.
+    budget : int
+        Bytes, constants left out.
+
+    Returns
+    -------
+    float
+        Cost of a byte at a position; above 0.
+    """
+    memory = _profile(problem, sequence)
+    return max(_FIRST_PRICE * graph.base_cost / max(excess(memory, budget), 1.0), float(np.finfo(float).tiny))
+
+
+def moves_at_once(graph: Graph) -> int:
+    """How many moves take some hundredths of a second, about."""
+    return max(_FEWEST, _NODE_MOVES // max(len(graph), 1))
 
 
 def lowered(graph: Graph, sequence: Integers, turns: float, low: int, seconds: float, seed: int = 0) -> Integers:
@@ -176,6 +217,7 @@ def lowered(graph: Graph, sequence: Integers, turns: float, low: int, seconds: f
     low : int
         Bytes that all schedules need, constants included.
     seconds : float
+        It ends sooner where no lower budget is met.
     seed : int
 
     Returns
@@ -188,14 +230,14 @@ def lowered(graph: Graph, sequence: Integers, turns: float, low: int, seconds: f
     budget, price, highest, least = 0, 0.0, 0.0, low - graph.constant_bytes
     while time.perf_counter() < until and price <= highest:
         if current is best:
-            most = _most(problem, best)
+            most = int(_profile(problem, best).max(initial=0))
             if most <= least:
                 break
             budget = max(least, int(_LOWER * most))
             price = first_price(graph, problem, best, budget)
-            highest = _HIGHEST * price
+            highest = HIGHEST * price
         found = settle(
-            problem, before_after, turns, _DROPS, budget, current, price, _GROWTH, _PATIENCE, _SLICE,
+            problem, before_after, turns, _DROPS, budget, current, price, _GROWTH, _PATIENCE, moves_at_once(graph),
             int(random.integers(2**31)),
         )  # fmt: skip
         current, price = found.sequence, found.price
@@ -204,7 +246,7 @@ def lowered(graph: Graph, sequence: Integers, turns: float, low: int, seconds: f
     return best
 
 
-def _most(problem: Problem, sequence: Integers) -> int:
+def _profile(problem: Problem, sequence: Integers) -> Integers:
+    """What is in memory at each position of a sequence, without recomputations that nobody reads."""
     memory, last_use, previous = np.zeros((3, len(sequence)), np.int64)
-    length = len(profile(problem, sequence, memory, last_use, previous))
-    return int(memory[:length].max())
+    return memory[: len(profile(problem, sequence, memory, last_use, previous))]

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import contextlib
+from typing import Any
 
 import numpy as np
 from graphs import transformer
@@ -13,14 +13,18 @@ from memories import memory_of
 
 from checkmate_tf.allocator.packing import best_packing
 from checkmate_tf.allocator.sequence import small_bytes
-from checkmate_tf.errors import InfeasibleBudgetError
 from checkmate_tf.schedule import keep_all
-from checkmate_tf.strategies import SolveOptions, solve
 from checkmate_tf.strategies.ordering.downsets import least_order
 from checkmate_tf.strategies.ordering.least_peak import least_peak
+from checkmate_tf.strategies.random_graphs import layered, usual_edges
 from checkmate_tf.strategies.search.best_first import BestFirst
+from checkmate_tf.strategies.search.exchange import exchange
 from checkmate_tf.strategies.search.measured import refill, squeeze
-from checkmate_tf.strategies.search.minimum_budget import minimum_budget
+from checkmate_tf.strategies.search.minimum_budget import proven_minimum
+from checkmate_tf.strategies.search.search import search
+from checkmate_tf.strategies.search.settle import lowered
+from checkmate_tf.strategies.search.simulate import anneal, repair
+from checkmate_tf.strategies.search.variants import variants
 
 __all__ = ["compile_all"]
 
@@ -34,19 +38,30 @@ def compile_all() -> None:
 
 def _search() -> None:
     graph = transformer(3)
-    for _ in range(2):  # what the first round compiles takes its time
-        least = minimum_budget(graph, 0.5)[1]
-        with contextlib.suppress(InfeasibleBudgetError):
-            solve(graph, (least + keep_all(graph).peak_bytes) // 2, options=SolveOptions(time_limit=0.5, gap=0.0))
+    low, plain = proven_minimum(graph)[0], keep_all(graph).peak_bytes
+    walk = search(graph, (low + plain) // 2, free=True)
+    while not (_compiled(anneal) and _compiled(exchange)):
+        next(walk)
+    walk = search(graph, low - 1, free=True)  # there is no schedule, and all ways to one are tried
+    while not _compiled(repair):
+        next(walk)
+    lowered(graph, np.arange(len(graph)), 0.3, low, 0.1)
+    for _ in variants(graph, range(len(graph)), [plain]):
+        pass
     sequence = np.arange(len(graph))
     for turns in (0.0, 1.0):
         refill(graph, squeeze(graph, sequence, len, 0, 0.1, turns), lambda _: False, 0.1)
 
 
+def _compiled(function: Any) -> bool:
+    return bool(getattr(function, "signatures", True))  # it is not a function of Numba's if that is turned off
+
+
 def _order() -> None:
-    graph = transformer(1)
-    least_peak(graph, 0.5)
+    graph = layered(40, usual_edges(40))
+    least_peak(layered(80, usual_edges(80)), 1.0)
     least_order(graph, keep_all(graph).peak_bytes, 0.5)
+    graph = transformer(1)
     BestFirst(graph, keep_all(graph).peak_bytes).explore(0.5)
 
 

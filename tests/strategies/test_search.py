@@ -169,7 +169,7 @@ def test_keep_sets_are_taken_as_starts():
         return taken
 
     for count, _ in enumerate(search(graph, budget, 0, take)):
-        if not given_sets or count > 60:
+        if not given_sets or count > 300:
             break
     assert not given_sets
 

@@ -243,8 +243,8 @@ class _Walk:
         profile(self.problem, sequence, memory, last_use, previous)
         return bool(memory.max() <= self.room)
 
-    def _settled(self, seconds: float) -> Iterator[NDArray[np.int64] | None]:
-        """Sequences that fit: first ones, then others made of them.
+    def _settled(self, seconds: float) -> Iterator[NDArray[np.int64]]:
+        """Better sequences, for so long: a first one that fits, then others made of it.
 
         Nothing is tried where values are brought back from the host, which this does not know.
         """
@@ -265,7 +265,9 @@ class _Walk:
             if not found.excess:
                 draft.cost = found.cost
                 self._go_on_from(draft)
-                yield self._offer(found.sequence)
+                better = self._offer(found.sequence) if found.cost < _NEAR * self.best else None
+                if better is not None:
+                    yield better
             if not found.excess or not draft.left or draft.price > draft.highest:
                 self.draft = None
 
@@ -280,10 +282,12 @@ class _Walk:
         length = len(here.sequence)
         share, width = float(random.choice(_RUINED)), max(1, int(random.choice(_WIDTHS) * length))
         rest = here.sequence
-        while len(rest) == length and width < 4 * length:  # there was nothing to leave out
+        while len(rest) == length and width < 2 * length:  # there was nothing to leave out
             begin = int(random.integers(-width, length))
             rest = ruined(self.problem, here.sequence, share, begin, begin + width, int(random.integers(2**31)))
             share, width = min(1.0, 2 * share), 2 * width
+        if len(rest) == length:
+            rest = ruined(self.problem, here.sequence, 1.0, 0, length, 0)
         price = here.price * _CHEAP * (1 - random.random())
         return _Draft(rest, price, _MOVES, here.price * HIGHEST)
 
@@ -424,10 +428,9 @@ class _Walk:
             self._timed(1 / max(spent, 1e-6))
             if length > 0:
                 pool.append(state)
-                yield self._offer(self.sequence[:length])
             elif -length > reached:
                 furthest, reached = state, -length
-            yield None
+            yield self._offer(self.sequence[:length]) if length > 0 else None
             if self.here is not None or number % _FIFTH == 0:
                 yield from self._settled(min(spent, _SLICE) if self.here is not None else _SLICE)
                 yield None

@@ -156,8 +156,9 @@ def _by_network(name: str) -> dict[str, dict[str, dict[str, str]]]:
 
 
 def _title(network: str) -> str:
-    names = {"mobilenet": "MobileNet", "unet": "U-Net", "resnet50": "ResNet50"}
-    return names.get(network, network)
+    from checkmate_tf.check.networks import NETWORKS
+
+    return NETWORKS[network].title
 
 
 def _megabytes(cell: dict[str, str]) -> str:

@@ -2,8 +2,8 @@
 
 Twenty graphs of 100 to 1,000 nodes, as Moccasin's are drawn (`strategies/random_graphs.py`), of seeds that nothing was
 tuned on. Budgets are shares of the peak of the graph's order, which is a random one. Each cell is a child process that
-solves in that order, from the file of the graph, under a time limit. Seconds are of the whole process, imports and the
-reading of the graph included. No TensorFlow.
+solves in that order, under a time limit. Seconds are from the start of the script: imports and the drawing of the graph
+are included. No TensorFlow.
 
     python benchmarks/product/random_graphs.py               # five graphs, 10 s a cell: some minutes
     python benchmarks/product/random_graphs.py --full        # twenty, 60 s a cell: an hour and a half; resumes

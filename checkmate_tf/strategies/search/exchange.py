@@ -20,11 +20,12 @@ from .arrays import Problem
 from .keep_where_room import profile, without
 from .reorder import span
 
-__all__ = ["eject", "ejected", "exchange", "extra_cost", "turn", "turned"]
+__all__ = ["LONGEST", "SPARE", "eject", "ejected", "exchange", "extra_cost", "turn", "turned"]
 
 _EJECTIONS = 6  # values that are dropped for one that is kept, at most
 _LOOKS = 3  # values to choose from: the one of least cost for its bytes is taken
 _HIGH = 0.9  # of the most that is in memory: where a value is dropped, at least so much is
+LONGEST, SPARE = 4, 64  # times as many computations as there are, and so many: no more are added
 _CHAIN = 8  # values that are computed again for one, at most
 
 Integers = NDArray[np.int64]
@@ -68,7 +69,7 @@ def exchange(
         The best that was seen.
     """
     np.random.seed(seed)  # noqa: NPY002 - Numba's own generator
-    room = 4 * sequence.shape[0] + 64
+    room = LONGEST * sequence.shape[0] + SPARE
     tables, others = np.zeros((3, room), np.int64), np.zeros((3, room), np.int64)
     current = profile(problem, sequence, tables[0], tables[1], tables[2])
     if tables[0, : current.shape[0]].max() > budget:  # it computes an output again, which is kept here
@@ -150,7 +151,14 @@ def ejected(problem: Problem, sequence: Integers, seed: int) -> Integers:
 
 @numba_jit
 def extra_cost(problem: Problem, sequence: Integers, previous: Integers) -> float:
-    """What recomputations cost."""
+    """What recomputations cost.
+
+    Parameters
+    ----------
+    problem : Problem
+    sequence, previous : (length,) int
+        As `profile` has them.
+    """
     total = 0.0
     for q in range(sequence.shape[0]):
         if previous[q] >= 0:
@@ -160,7 +168,10 @@ def extra_cost(problem: Problem, sequence: Integers, previous: Integers) -> floa
 
 @numba_jit
 def turn(problem: Problem, links: Links, sequence: Integers) -> Integers:
-    """The sequence after a random move (`links.move`); as it was if something may not be computed again there."""
+    """The sequence after a random move (`links.move`); as it was if something may not be computed again there.
+
+    Parameters are those of `exchange`; Numba's generator of random numbers decides.
+    """
     length = sequence.shape[0]
     begin = int(np.random.random() * (length - 1))  # noqa: NPY002
     end = min(length, begin + span(length))
@@ -186,6 +197,14 @@ def eject(problem: Problem, sequence: Integers, last_use: Integers, at: int) -> 
     """The sequence with a value not in memory at a place, and computed again for its next use; itself if there is none.
 
     What that is computed from is computed again, too, if it would not be in memory anyway, or is kept so long.
+
+    Parameters
+    ----------
+    problem : Problem
+    sequence, last_use : (length,) int
+        As `profile` has them.
+    at : int
+        The position where the value is not to be in memory.
     """
     ptr, inputs, n = problem.input_ptr, problem.inputs, problem.sizes.shape[0]
     length = sequence.shape[0]

@@ -21,14 +21,12 @@ from ...graph import Graph
 from ...numba_jit import numba_jit
 from ..ordering.links import Links, links
 from .arrays import Problem, flatten
-from .exchange import eject, extra_cost, turn
+from .exchange import LONGEST, SPARE, eject, extra_cost, turn
 from .keep_where_room import profile, without
 
 __all__ = ["HIGHEST", "Settled", "excess", "first_price", "lowered", "moves_at_once", "ruined", "settle"]
 
 HIGHEST = 1e9  # times the first price: what has not settled by then is given up
-_LONGEST = 4  # times as many computations as nodes: no more are added
-_SPARE = 64  # computations more, for small graphs
 _FIRST_PRICE = 0.01  # of the base cost, for all that a sequence takes too much
 _LOWER = 0.97  # from one budget to the next
 _GROWTH, _PATIENCE, _DROPS = 2.0, 200, 0.2  # of settling within lower and lower budgets
@@ -103,7 +101,7 @@ def settle(
     Settled
     """
     np.random.seed(seed)  # noqa: NPY002 - Numba's own generator
-    room = max(sequence.shape[0], _LONGEST * problem.sizes.shape[0]) + _SPARE
+    room = max(sequence.shape[0], LONGEST * problem.sizes.shape[0]) + SPARE
     tables, others = np.zeros((3, room), np.int64), np.zeros((3, room), np.int64)
     current = profile(problem, sequence, tables[0], tables[1], tables[2])
     over, cost = excess(tables[0, : current.shape[0]], budget), extra_cost(problem, current, tables[2])

@@ -124,7 +124,7 @@ class Finder:
     def _solve_for(self, memory: Memory, target: int) -> None:
         """Ask the solver until the cheapest schedule that fits, in strict order, is one of about as many bytes."""
         plain = self._add(memory, keep_all(self.graph))
-        asked = self._first_target(plain, target)
+        asked, possible = self._first_target(plain, target), proven_minimum(self.graph, self.job.options.order)[0]
         for _ in range(_SOLVES):
             known = self._cheapest(memory, target, strict=True)
             if known is plain:
@@ -136,7 +136,7 @@ class Finder:
             elif self.solved:
                 least = self._least()
                 asked = min(asked, self._schedule(least).peak_bytes) * target // max(target, _taken(least.placed))
-            if not self._solve(memory, asked):
+            if not self._solve(memory, max(asked, possible)):
                 return
 
     def _pack(self, memory: Memory, target: int) -> None:

@@ -20,6 +20,7 @@ from checkmate_tf.fit.options import PlanOptions
 from checkmate_tf.fit.state import Found
 from checkmate_tf.plan import evaluate, plan_from_sequence
 from checkmate_tf.schedule import keep_all
+from checkmate_tf.strategies.search.minimum_budget import proven_minimum
 
 LIMIT = 1 << 34
 GRAPHS = {"transformer": transformer(2), "unet": unet(2), "resnet": resnet(8)}
@@ -81,6 +82,13 @@ def test_the_solver_is_asked_at_most_three_times_for_a_question(name, share, ask
     assert len(asked) <= 2
     if isinstance(first, Found):
         assert again.schedule.cost <= first.schedule.cost * (1 + 1e-9)
+
+
+def test_no_less_is_asked_for_than_every_schedule_needs(asked):
+    finder = finder_of("unet", time_limit=2.0)
+    possible = proven_minimum(finder.graph, "free")[0]
+    assert isinstance(finder.find(int(0.9 * possible), strict=True), InfeasibleBudgetError)
+    assert asked and min(asked) > (1 - 1 / 200) * possible
 
 
 @pytest.mark.parametrize("name", GRAPHS)

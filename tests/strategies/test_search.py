@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from bruteforce import least_cost
+from cases import program_of_case
 from graphs import any_graphs, chain, random_graphs, resnet, training, transformer, unet
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from checkmate_tf.strategies.search.arrays import flatten, last_needs, pinned_by
 from checkmate_tf.strategies.search.exchange import exchange, turned
 from checkmate_tf.strategies.search.keep_where_room import keep_where_room
 from checkmate_tf.strategies.search.measured import refill
+from checkmate_tf.strategies.search.minimum_budget import proven_minimum, tightest
 from checkmate_tf.strategies.search.search import _ALPHAS, KeepSet, _Walk, search
 from checkmate_tf.strategies.search.simulate import buffers, simulate
 
@@ -268,3 +270,10 @@ def test_what_fits_without_a_recomputation_does_without(graph, seed, more):
     assert np.array_equal(found, sequence) or fits(found)
     if more > 1:
         assert len(found) == len(graph)
+
+
+def test_very_small_budgets_of_a_traced_network_are_met():
+    """Here gradients have to be computed again, which only the last recipe allows."""
+    graph = program_of_case("transformer").graph
+    low = proven_minimum(graph)[0]
+    assert tightest(graph, low, 12.0)[0] <= 1.27 * low

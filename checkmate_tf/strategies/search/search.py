@@ -56,7 +56,8 @@ _CHEAP = 0.02  # of the price that it took: where it begins anew, at most
 _WANDER = (0.0, 5e-4, 2e-3)  # of the base cost: temperatures at which a dearer sequence is gone on from
 _RETURN = 0.1  # of the time it goes on from the best again
 _RATHER = 0.9  # of the time sequences themselves are changed, where weights are not near the best
-_FIFTH = 5  # starts of weights from one look for a first sequence that settles to the next
+_SETTLING, _UNTRAINED = 1, 4  # slices for each of weights, until something fits; without a backward pass
+_REPAIRS = (1, 1, 1, 3)  # slices for a walk to weights that fit, of each recipe; very small budgets need the last one
 _HOPELESS = 4.0  # times the best: simulations of weights end there
 _NEAR = 1.4  # times the best: what is worth a look at what there is room for
 _HEATS = (0.05, 0.02, 0.005, 0.001)  # of the cost
@@ -168,6 +169,7 @@ class _Walk:
         self.draft: _Draft | None = None  # what settles
         self.here: _Draft | None = None  # what has settled last, and is gone on from
         self.drafts = 0
+        self.settling = _SETTLING if (graph.kinds == BACKWARD).any() else _UNTRAINED
         self.scratch = buffers(len(graph))
         self.evictions = np.zeros(len(graph), dtype=np.int64)
         source = room / 1000
@@ -367,7 +369,9 @@ class _Walk:
             if attempt:
                 self.use(flatten(self.graph, **self.recipes[attempt % len(self.recipes)]))
             if self.movable.size:
-                yield from self._settled(_SLICE)
+                for _ in range(self.settling):
+                    yield from self._settled(_SLICE)
+                    yield None
                 pool = yield from self._begin(attempt)
             elif attempt == len(self.recipes) - 1 and not reached_any:
                 return
@@ -420,8 +424,8 @@ class _Walk:
     def _begin(self, attempt: int) -> Generator[NDArray[np.int64] | None, None, list[_State]]:
         """Starts that fit, the cheapest first; a random walk to one if none does."""
         pool: list[_State] = []
-        furthest, reached = None, -1
-        for number, state in enumerate(state for order in self.orders for state in self._starts([], order)):
+        furthest, reached, owed = None, -1, 0.0
+        for state in (state for order in self.orders for state in self._starts([], order)):
             clock = time.perf_counter()
             length = self._play(state)
             spent = time.perf_counter() - clock
@@ -431,15 +435,23 @@ class _Walk:
             elif -length > reached:
                 furthest, reached = state, -length
             yield self._offer(self.sequence[:length]) if length > 0 else None
-            if self.here is not None or number % _FIFTH == 0:
-                yield from self._settled(min(spent, _SLICE) if self.here is not None else _SLICE)
+            owed += self.settling * spent
+            if self.here is not None or owed >= _SLICE:
+                yield from self._settled(min(spent if self.here is not None else owed, _SLICE))
+                owed = 0.0
                 yield None
         pool.sort(key=lambda s: s.extra)
-        if pool or furthest is None or self.kept is not None or not self.movable.size:
+        if pool or furthest is None or not self.movable.size:
             return pool
         state = furthest.copy()
         self._in_order(state)
-        for _ in range(2 + 2 * attempt):
+        tries = _REPAIRS[attempt % len(self.recipes)] * (1 + attempt // len(self.recipes))
+        for number in range(tries):
+            for _ in range(self.settling if number else 0):
+                yield from self._settled(_SLICE)
+                yield None
+            if self.kept is not None:
+                return pool
             count = int(max(self.rate * _SLICE, _FEWEST))
             clock = time.perf_counter()
             extra, length, reached = repair(

@@ -57,6 +57,7 @@ def loss_and_gradients(model, x):
     return y.numpy(), [g.numpy() for g in gradients], len(function.graph.get_operations())
 
 
+@pytest.mark.long(but=("residual-layers", "u_shaped-bytes"))
 @pytest.mark.parametrize("even", ["layers", "bytes"])
 @pytest.mark.parametrize("make", MODELS)
 def test_segments_compute_what_the_model_does(make, even):

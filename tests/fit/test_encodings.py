@@ -223,7 +223,7 @@ def _codes_lose(monkeypatch, lost_bytes):
     says(monkeypatch, lambda job, predicted, strict: steady(predicted + (lost_bytes if job.subject.codes else 0)))
 
 
-@pytest.mark.long(only=("25.0",))
+@pytest.mark.long
 @pytest.mark.parametrize("share", [0.5, 25.0])
 def test_codes_for_which_the_device_takes_more_than_they_save_are_taken_back(monkeypatch, no_grappler, share):
     peaks = peaks_of(VGG)

@@ -220,6 +220,7 @@ def test_a_refusal_says_what_batches_that_are_kept_ready_take(monkeypatch):
     assert "about 5.24 MB would do" in POLICY.kept_ready(few, 20 * few, least)
 
 
+@pytest.mark.long(but=("True",))
 @pytest.mark.parametrize("measured", [False, True])
 def test_near_the_budget_others_with_the_least_known_peak_are_tried(monkeypatch, measured):
     """In the seconds that are left a search may name a far higher peak as the least than was known before."""

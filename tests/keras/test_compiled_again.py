@@ -224,7 +224,7 @@ def test_the_report_is_that_of_the_plan_that_trains(monkeypatch):
     assert [p.report.exceeded_bytes for p in model._checkmate_controller.plans.values()] == [(over,), ()]
 
 
-@pytest.mark.long(only=("True",))
+@pytest.mark.long
 @pytest.mark.parametrize("first", [True, False])
 def test_another_jit_compile(first):
     model = make(DENSE)

@@ -93,7 +93,7 @@ FITS = {
 }
 
 
-@pytest.mark.long(but=("arrays", "generator"))
+@pytest.mark.long(but=("arrays",))
 @pytest.mark.feature("Training", "compile without a batch size", note="plans at the first batch")
 @pytest.mark.parametrize("name", FITS)
 def test_the_numbers_are_those_of_plain_training(name):

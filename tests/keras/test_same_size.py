@@ -147,6 +147,7 @@ def test_a_model_that_is_compiled_again_is_planned_as_at_first(caplog):
     assert "more values" not in caplog.text
 
 
+@pytest.mark.long
 def test_a_share_is_one_of_the_plain_step_that_is_planned():
     """Loops with an open batch dimension take more."""
     model = _attached()
@@ -179,6 +180,7 @@ def test_several_steps_per_execution():
     assert not _plan(model).same_size
 
 
+@pytest.mark.long
 def test_inputs_that_leave_a_size_open_are_planned_for_in_any_size():
     spec = (tf.TensorSpec([BATCH, 12, 8]), tf.TensorSpec([None], tf.int64))
     data = tf.data.Dataset.from_generator(lambda: iter([(X[:BATCH], Y[:BATCH])] * 2), output_signature=spec)

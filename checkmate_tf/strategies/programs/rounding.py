@@ -3,7 +3,7 @@
 Solve the relaxation under (1 - eps) of the budget, with eps = 0.1 to make up for what rounding adds, giving R*, S* in
 [0, 1]. Phase one: S = [S* > 1/2], or S = 1 with probability S*. Phase two: the least R for that S: R = I, then
 R[t-1, i] where S[t, i] needs it (1c), then R[t, i] where an edge needs it (1b), until nothing is violated. Then look
-whether the schedule fits the budget.
+whether the schedule fits the budget. Other thresholds than 1/2 are tried, too, as the authors' own program does.
 
 A relaxation has many optima. Where memory allows it, a value may be kept in part or in whole for nothing, and a
 first-order solver ends somewhere between: of ResNet50's S*, two fifths are above 0 and below 1/2. Then nearly
@@ -41,6 +41,7 @@ __all__ = [
     "ACCURACY",
     "EPSILON",
     "KEEPING",
+    "THRESHOLDS",
     "least_computation",
     "lp_rounding",
     "lp_rounding_random",
@@ -60,6 +61,10 @@ MobileNet at 12 GB changed by 0.1% in cost and 9% in peak, in a tenth of the tim
 
 KEEPING = 0.01
 """Reward for keeping a value into a stage, in parts of its cost. Used if the optimum, rounded, does not fit."""
+
+THRESHOLDS = (0.5, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9)
+"""Above which S* is rounded up: the cheapest schedule that fits is taken. The paper has 1/2; its authors' program tries
+tenths. A first-order solver also ends at points where a value is kept by a few hundredths only."""
 
 _DRAWS = 64
 _LEAST_SECONDS = 0.1  # with less nothing is begun
@@ -227,9 +232,10 @@ def _relaxed(
 
 
 def _rounded(graph: Graph, S: Fractions, seed: int | None) -> Iterator[Schedule]:
-    """The rounded schedule, or several random ones if there is a seed."""
+    """A schedule for each threshold that gives another one, or several random ones if there is a seed."""
     if seed is None:
-        yield Schedule.from_matrices(graph, *least_computation(graph, S > 0.5))
+        for kept in {(threshold < S).tobytes(): threshold < S for threshold in THRESHOLDS}.values():
+            yield Schedule.from_matrices(graph, *least_computation(graph, kept))
         return
     random = np.random.default_rng(seed)
     for _ in range(_DRAWS):

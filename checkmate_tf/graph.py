@@ -183,6 +183,11 @@ class Graph:
         """The nodes below it compute values, those from it on copy them to the host."""
         return len(self) if self.host is None else self.host.first
 
+    @property
+    def trains(self) -> bool:
+        """Whether there is a backward pass."""
+        return bool((self.kinds == BACKWARD).any())
+
     @cached_property
     def copies(self) -> dict[int, int]:
         """The node that copies a value to the host, for each value that has one."""

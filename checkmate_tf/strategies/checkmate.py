@@ -22,7 +22,7 @@ from contextlib import ExitStack
 import numpy as np
 
 from ..evaluator import CLOSED_GAP
-from ..graph import BACKWARD, Graph
+from ..graph import Graph
 from ..plan import evaluate, plan_from_sequence
 from ..schedule import Schedule
 from .moccasin.improver import Improver
@@ -83,7 +83,7 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
         return done
     orders = []
     if options.order == "free":
-        wanted = not _trains(graph) or least_possible(graph) + graph.constant_bytes <= budget_bytes
+        wanted = not graph.trains or least_possible(graph) + graph.constant_bytes <= budget_bytes
         order = least_peak(graph, _ORDERING * options.time_limit if wanted else 0.0, options.seed, budget_bytes)
         if order.peak_bytes <= budget_bytes:
             return once(graph, order.order, budget_bytes, "checkmate", time.perf_counter() - begun)
@@ -155,7 +155,7 @@ class _Race:
             ExitStack() as stack,
         ):
             walk = search(graph, self.budget, options.seed, self._take_sets, self.free, orders)
-            if not _trains(graph) and len(graph.edges) <= _MOST_EDGES:
+            if not graph.trains and len(graph.edges) <= _MOST_EDGES:
                 self._take_first(walk)
                 plain = orders[-1] if self.free else np.arange(len(graph))
                 order = np.array(list(dict.fromkeys((plain if self.best is None else self.best).tolist())))
@@ -258,8 +258,3 @@ class _Race:
         before = [cost for when, cost in self.history if when <= now - quiet]
         gained = before[-1] - self.cost if before else np.inf
         return now >= patience and gained < (_EARNED * quiet if self.free else _STALL) * self.graph.base_cost
-
-
-def _trains(graph: Graph) -> bool:
-    """Whether there is a backward pass."""
-    return bool((graph.kinds == BACKWARD).any())

@@ -88,7 +88,7 @@ def test_no_less_is_asked_for_than_every_schedule_needs(asked):
     finder = finder_of("unet", time_limit=2.0)
     possible = proven_minimum(finder.graph, "free")[0]
     assert isinstance(finder.find(int(0.9 * possible), strict=True), InfeasibleBudgetError)
-    assert asked and min(asked) > (1 - 1 / 200) * possible
+    assert asked and min(asked) > possible - PLAIN["unet"] // finding._GRAIN
 
 
 @pytest.mark.parametrize("name", GRAPHS)

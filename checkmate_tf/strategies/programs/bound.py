@@ -291,7 +291,7 @@ def peak_bounds(graph: Graph, max_cost: float, time_limit: float, most: int = 64
     """
     plain = evaluate(graph, plan_from_sequence(graph, range(len(graph)))).peak_bytes
     unit = max(plain - graph.constant_bytes, 1)
-    late = np.flatnonzero(graph.kinds == BACKWARD) if (graph.kinds == BACKWARD).any() else np.arange(len(graph))
+    late = np.flatnonzero(graph.kinds == BACKWARD) if graph.trains else np.arange(len(graph))
     start = np.unique(late[np.linspace(0, len(late) - 1, _SPREAD).astype(int)])
 
     def room(x: NDArray[np.float64]) -> float:

@@ -74,7 +74,7 @@ Matrix = NDArray[np.bool_]
 
 
 def lp_rounding(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
-    """Two-phase deterministic rounding.
+    """Two-phase deterministic rounding: the cheapest schedule that fits, of those for each of `THRESHOLDS`.
 
     Parameters
     ----------
@@ -234,8 +234,12 @@ def _relaxed(
 def _rounded(graph: Graph, S: Fractions, seed: int | None) -> Iterator[Schedule]:
     """A schedule for each threshold that gives another one, or several random ones if there is a seed."""
     if seed is None:
-        for kept in {(threshold < S).tobytes(): threshold < S for threshold in THRESHOLDS}.values():
-            yield Schedule.from_matrices(graph, *least_computation(graph, kept))
+        counts = set[int]()  # of values that are kept: as thresholds rise some are left out, so each count is one S
+        for threshold in THRESHOLDS:
+            kept = threshold < S
+            if (count := int(kept.sum())) not in counts:
+                counts.add(count)
+                yield Schedule.from_matrices(graph, *least_computation(graph, kept))
         return
     random = np.random.default_rng(seed)
     for _ in range(_DRAWS):

@@ -57,7 +57,9 @@ _WANDER = (0.0, 5e-4, 2e-3)  # of the base cost: temperatures at which a dearer 
 _RETURN = 0.1  # of the time it goes on from the best again
 _RATHER = 0.9  # of the time sequences themselves are changed, where weights are not near the best
 _SETTLING, _UNTRAINED = 1, 4  # slices for each of weights, until something fits; without a backward pass
-_REPAIRS = (1, 1, 1, 3)  # slices for a walk to weights that fit, of each recipe; very small budgets need the last one
+_LAST = (
+    3  # slices for a walk to weights that fit with the last recipe, where others have one: very small budgets need it
+)
 _HOPELESS = 4.0  # times the best: simulations of weights end there
 _NEAR = 1.4  # times the best: what is worth a look at what there is room for
 _HEATS = (0.05, 0.02, 0.005, 0.001)  # of the cost
@@ -169,7 +171,7 @@ class _Walk:
         self.draft: _Draft | None = None  # what settles
         self.here: _Draft | None = None  # what has settled last, and is gone on from
         self.drafts = 0
-        self.settling = _SETTLING if (graph.kinds == BACKWARD).any() else _UNTRAINED
+        self.settling = _SETTLING if graph.trains else _UNTRAINED
         self.scratch = buffers(len(graph))
         self.evictions = np.zeros(len(graph), dtype=np.int64)
         source = room / 1000
@@ -273,6 +275,12 @@ class _Walk:
             if not found.excess or not draft.left or draft.price > draft.highest:
                 self.draft = None
 
+    def _settled_in_turn(self) -> Iterator[NDArray[np.int64] | None]:
+        """What settles in the slices that it has for one of weights, with a look at the clock after each."""
+        for _ in range(self.settling):
+            yield from self._settled(_SLICE)
+            yield None
+
     def _new_draft(self) -> _Draft:
         """A sequence to settle: a plain one until one has settled, then what that is without some recomputations."""
         self.drafts += 1
@@ -369,9 +377,7 @@ class _Walk:
             if attempt:
                 self.use(flatten(self.graph, **self.recipes[attempt % len(self.recipes)]))
             if self.movable.size:
-                for _ in range(self.settling):
-                    yield from self._settled(_SLICE)
-                    yield None
+                yield from self._settled_in_turn()
                 pool = yield from self._begin(attempt)
             elif attempt == len(self.recipes) - 1 and not reached_any:
                 return
@@ -445,11 +451,10 @@ class _Walk:
             return pool
         state = furthest.copy()
         self._in_order(state)
-        tries = _REPAIRS[attempt % len(self.recipes)] * (1 + attempt // len(self.recipes))
-        for number in range(tries):
-            for _ in range(self.settling if number else 0):
-                yield from self._settled(_SLICE)
-                yield None
+        rounds, recipe = divmod(attempt, len(self.recipes))
+        for number in range((1 + rounds) * (_LAST if recipe == len(self.recipes) - 1 else 1)):
+            if number:
+                yield from self._settled_in_turn()
             if self.kept is not None:
                 return pool
             count = int(max(self.rate * _SLICE, _FEWEST))

@@ -44,7 +44,7 @@ _NEAR = 0.015  # of a schedule's bytes: a solved one as near as that is not wort
 _SOLVES = 3  # for each question, at most
 _CHANGED = 3  # schedules that are changed with placing in the loop, the best first
 _REFILLING = _PACKING = 0.5  # seconds for each, to keep more, and to turn parts of it round
-_PACKED = 1.08  # times a target: what takes more is not turned round until it fits
+_NEARLY = 1.01  # times a target: what takes more is not made to compute a little more
 _SQUEEZING, _SQUEEZED, _TURNED = 1.5, 1.3, 0.5  # as these two; and the share of turns, where more is computed again
 _CHEAPER = 2e-3  # of the cost: what a schedule has to save to be worth that
 _LOST = 1.05  # times what is asked for: what a step takes that finds no room
@@ -71,6 +71,7 @@ class Finder:
         self.known: dict[bytes, _Known] = {}
         self.loose: dict[bytes, Placed] = {}
         self.solved: dict[int, Schedule | InfeasibleBudgetError] = {}
+        self.failed: set[tuple[bytes, int]] = set()  # sequences that no other order made fit a target
 
     def find(self, target: int, strict: bool, placed: bool = True) -> Outcome:
         """The cheapest schedule found for a target.
@@ -104,7 +105,6 @@ class Finder:
     def _find(self, memory: Memory, target: int, strict: bool) -> Found:
         if strict or not self.solved:
             self._solve_for(memory, target)
-            self._pack(memory, target)
             self._refill(memory, target)
         known = self._cheapest(memory, target, strict)
         proven = proven_minimum(self.graph, self.job.options.order)[0] > self.job.budget_bytes
@@ -138,17 +138,41 @@ class Finder:
                 asked = min(asked, self._schedule(least).peak_bytes) * target // max(target, _taken(least.placed))
             if not self._solve(memory, max(asked, possible)):
                 return
+            self._pack(memory, target)
 
     def _pack(self, memory: Memory, target: int) -> None:
-        """Turn parts of schedules round that would be cheaper and nearly fit, until one fits."""
+        """Change the order of schedules that would be cheaper and ask for no more than fits, until one fits.
+
+        Those that nearly fit then may compute a little more again, as long as they are cheaper than what fits.
+        """
         if self.job.options.strategy != SEARCHED or self.job.options.order != "free":
             return
+        front = self._cheaper(target)
+        low, high = 0, len(front)  # dearer ones ask for less, and mostly fit sooner
+        while low < high:
+            middle = (low + high) // 2
+            key = front[middle].sequence.tobytes(), target
+            if key not in self.failed and self._squeezed(memory, front[middle], target, _PACKING, turns=1.0):
+                high = middle
+            else:
+                self.failed.add(key)
+                low = middle + 1
+        for known in [k for k in self._cheaper(target) if _taken(k.placed) <= _NEARLY * target][:_CHANGED]:
+            self._squeezed(memory, known, target, _PACKING, _TURNED, cheaper=True)
+
+    def _cheaper(self, target: int) -> list[_Known]:
+        """Schedules that cost less than all that fit, but ask for no more than that, the cheapest first.
+
+        Each asks for less than those before it.
+        """
         least = min((known.cost for known in self._fitting(target)), default=np.inf)
         near = [k for k in self.known.values() if k.cost < (1 - _CHEAPER) * least and _taken(k.placed) > target]
-        near = [k for k in near if _taken(k.placed) <= _PACKED * target]
-        for known in sorted(near, key=lambda k: k.cost)[:_CHANGED]:
-            if self._squeezed(memory, known, target, _PACKING, turns=1.0):
-                return
+        front, asked = list[_Known](), target + 1
+        for known in sorted(near, key=lambda k: (k.cost, k.placed.asked_bytes, _taken(k.placed))):
+            if known.placed.asked_bytes < asked and known.cost > (1 + _CHEAPER) * (front[-1].cost if front else 0.0):
+                front.append(known)
+                asked = known.placed.asked_bytes
+        return front
 
     def _squeeze(self, memory: Memory, target: int) -> bool:
         """Change what takes least, more recomputation included, until something fits; whether it does."""
@@ -159,14 +183,23 @@ class Finder:
         nearest = sorted(near, key=lambda k: (_taken(k.placed), k.cost))[:_CHANGED]
         return any(self._squeezed(memory, known, target, _SQUEEZING, turns) for known in nearest)
 
-    def _squeezed(self, memory: Memory, known: _Known, target: int, seconds: float, turns: float) -> bool:
-        """Change a schedule until it fits, or as far as that goes. What comes of it is known then, as well."""
+    def _squeezed(
+        self, memory: Memory, known: _Known, target: int, seconds: float, turns: float, cheaper: bool = False
+    ) -> bool:
+        """Change a schedule until it fits, or as far as that goes. What comes of it is known then, as well.
+
+        With `cheaper` it may not cost as much as what is known to fit.
+        """
+        costs = [other.cost for other in self._fitting(target)] if cheaper else []
 
         def taken(sequence: NDArray[np.int64]) -> int:
             return _taken(memory.placed(sequence))
 
         with self.ledger.timed("solve"):
-            sequence = squeeze(self.graph, known.sequence, taken, target, seconds, turns, self.job.options.seed)
+            sequence = squeeze(
+                self.graph, known.sequence, taken, target, seconds, turns, self.job.options.seed,
+                (1 - _CHEAPER) * min(costs, default=np.inf),
+            )  # fmt: skip
             most = max(target, taken(sequence))
             if turns < 1:
                 sequence = refill(self.graph, sequence, lambda other: taken(other) <= most, _REFILLING)

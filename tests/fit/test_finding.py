@@ -171,6 +171,28 @@ def test_what_finds_no_room_is_not_taken():
     assert isinstance(found, Found) and not found.placed.out_of_memory
 
 
+def test_another_order_is_sought_for_what_is_cheaper_and_asks_for_no_more_than_fits(monkeypatch):
+    tried, squeeze = list[bytes](), finding.squeeze
+
+    def watched(graph, sequence, taken, target, seconds, turns, seed, most_cost):
+        placed, least = MEMORIES[name].placed(sequence), min((k.cost for k in finder._fitting(target)), default=np.inf)
+        if turns == 1:
+            assert placed.asked_bytes <= target < placed.peak_bytes and graph.costs[sequence].sum() < least
+            tried.append(sequence.tobytes())
+        found = squeeze(graph, sequence, taken, target, seconds, turns, seed, most_cost)
+        assert graph.costs[found].sum() <= max(graph.costs[sequence].sum(), most_cost)
+        return found
+
+    monkeypatch.setattr(finding, "squeeze", watched)
+    for name in GRAPHS:
+        finder = finder_of(name, time_limit=3.0)
+        for share in (0.75, 0.6, 0.5):
+            before = len(tried)
+            finder.find(int(share * PLAIN[name]), strict=True)
+            assert len(set(tried[before:])) == len(tried) - before
+    assert tried
+
+
 def test_where_nothing_fits_what_takes_least_is_made_smaller(monkeypatch):
     for name in GRAPHS:
         target = int(0.6 * PLAIN[name])

@@ -38,6 +38,7 @@ def squeeze(
     seconds: float,
     turns: float,
     seed: int = 0,
+    most_cost: float = np.inf,
 ) -> Integers:
     """A sequence that takes no more, and no more than a target if one is found.
 
@@ -56,6 +57,8 @@ def squeeze(
         Share of the changes that turn a part of the order round. With 1 nothing more is computed again, and the cost
         stays as it is. With 0 first computations keep their order.
     seed : int
+    most_cost : float, optional
+        What a sequence may cost, in the graph's unit.
 
     Returns
     -------
@@ -74,6 +77,8 @@ def squeeze(
         else:
             other = ejected(problem, sequence, own)
         if len(other) > _LONGEST * len(graph) or np.array_equal(other, sequence):
+            continue
+        if len(other) > len(sequence) and graph.costs[other].sum() > most_cost:
             continue
         now = taken(other)
         if now <= least:

@@ -105,6 +105,7 @@ class Finder:
     def _find(self, memory: Memory, target: int, strict: bool) -> Found:
         if strict or not self.solved:
             self._solve_for(memory, target)
+            self._pack(memory, target)
             self._refill(memory, target)
         known = self._cheapest(memory, target, strict)
         proven = proven_minimum(self.graph, self.job.options.order)[0] > self.job.budget_bytes
@@ -129,36 +130,38 @@ class Finder:
             known = self._cheapest(memory, target, strict=True)
             if known is plain:
                 return
+            if known is None and self.solved and self._pack(memory, target):  # soon done, where solving may find none
+                known = self._cheapest(memory, target, strict=True)
             if known is not None:
                 asked = self._schedule(known).peak_bytes
-                if self._is_solved(asked):
+                if self._is_solved(asked, known.cost):
                     return
             elif self.solved:
                 least = self._least()
                 asked = min(asked, self._schedule(least).peak_bytes) * target // max(target, _taken(least.placed))
             if not self._solve(memory, max(asked, possible)):
                 return
-            self._pack(memory, target)
 
-    def _pack(self, memory: Memory, target: int) -> None:
-        """Change the order of schedules that would be cheaper and ask for no more than fits, until one fits.
+    def _pack(self, memory: Memory, target: int) -> bool:
+        """Change the order of schedules that would be cheaper and ask for no more than fits; whether one fits then.
 
         Those that nearly fit then may compute a little more again, as long as they are cheaper than what fits.
         """
         if self.job.options.strategy != SEARCHED or self.job.options.order != "free":
-            return
-        front = self._cheaper(target)
+            return False
+        front, fits = self._cheaper(target), False
         low, high = 0, len(front)  # dearer ones ask for less, and mostly fit sooner
         while low < high:
             middle = (low + high) // 2
             key = front[middle].sequence.tobytes(), target
             if key not in self.failed and self._squeezed(memory, front[middle], target, _PACKING, turns=1.0):
-                high = middle
+                high, fits = middle, True
             else:
                 self.failed.add(key)
                 low = middle + 1
         for known in [k for k in self._cheaper(target) if _taken(k.placed) <= _NEARLY * target][:_CHANGED]:
-            self._squeezed(memory, known, target, _PACKING, _TURNED, cheaper=True)
+            fits |= self._squeezed(memory, known, target, _PACKING, _TURNED, cheaper=True)
+        return fits
 
     def _cheaper(self, target: int) -> list[_Known]:
         """Schedules that cost less than all that fit, but ask for no more than that, the cheapest first.
@@ -328,9 +331,11 @@ class Finder:
         bound = max(self.graph.base_cost, min(best.lower_bound, known.cost))
         return replace(schedule, budget_bytes=best.budget_bytes, lower_bound=bound, bound_order=best.bound_order)
 
-    def _is_solved(self, asked: int) -> bool:
-        """Whether the solver was asked for about as many bytes."""
-        return any(abs(target - asked) <= _NEAR * asked for target in self.solved)
+    def _is_solved(self, asked: int, cost: float) -> bool:
+        """Whether the solver was asked for about as many bytes, or found nothing much cheaper for more bytes."""
+        found = [s for s in self.solved.values() if isinstance(s, Schedule) and (s.budget_bytes or 0) >= asked]
+        near = any(abs(target - asked) <= _NEAR * asked for target in self.solved)
+        return near or any(s.cost >= (1 - _CHEAPER) * cost for s in found)
 
     def _least(self) -> _Known:
         """What takes the least memory."""

@@ -45,6 +45,7 @@ _ORDERING = 0.15  # of the time: to look for an order that fits, where one may, 
 _EASY = 0.5  # seconds in which easy budgets are done: best-first search starts later, since compiling it takes ten
 _RESERVE = 0.2  # of the time: kept for the least budget, which the error names, while there is no schedule
 _RESERVE_SECONDS = 1.0  # at least
+_HOPE, _HOPE_NODE = 3.0, 0.01  # seconds, or so many for each node, in which a user who waits hopes for a first schedule
 _FIRST = 0.1  # of the time, in which CP-SAT waits for a schedule to start from
 _PATIENCE = 3.0  # seconds that it goes on in any case,
 _PATIENCE_NODE = 0.01  # or so many for each node: in small graphs it has seen all that it will see by then
@@ -98,7 +99,8 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
     best, cost = race.best, race.cost
     if best is None:
         low = proven_minimum(graph, options.order)[0]
-        left = max(options.time_limit - (time.perf_counter() - begun), _RESERVE_SECONDS)
+        left = options.time_limit - (time.perf_counter() - begun)
+        left = max(min(left, _RESERVE * options.time_limit) if options.settle else left, _RESERVE_SECONDS)
         high, best = tightest(graph, low, left, options.seed, options.order)
         if high > budget_bytes:
             proven = race.lower == np.inf
@@ -235,7 +237,8 @@ class _Race:
             self.told = now
             options.progress(now, self.cost, self.lower, gap)
         if self.best is None:
-            return now >= (1 - _RESERVE) * options.time_limit or self.lower == np.inf
+            hopeless = options.settle and now >= max(_HOPE, _HOPE_NODE * len(self.graph))
+            return hopeless or now >= (1 - _RESERVE) * options.time_limit or self.lower == np.inf
         if now >= options.time_limit:
             return True
         if gap <= max(options.gap, CLOSED_GAP):

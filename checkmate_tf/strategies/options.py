@@ -63,7 +63,8 @@ class SolveOptions:
         Stop early if a user who waits would gain little. In fixed order two things must hold: the lower bound is final,
         or has not moved for half of the time; and the last quarter of the time has saved less than 0.05% of the base
         cost. In free order, whose bound is there from the start, the last half of the time, two seconds or more in all,
-        has saved less than 0.05% of the base cost for each second.
+        has saved less than 0.05% of the base cost for each second. "checkmate" also looks for a first schedule for
+        three seconds only, or a hundredth of one for each node, before it turns to the least budget.
     order : "fixed" or "free"
         Of first computations, for "checkmate"; other strategies have an order of their own. "fixed": the graph's, as in
         problem (9). "free": the search chooses it, too, and the lower bound holds for any order.

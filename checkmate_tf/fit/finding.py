@@ -22,6 +22,7 @@ from ..errors import InfeasibleBudgetError
 from ..graph import Graph
 from ..plan import plan_from_sequence
 from ..schedule import Schedule, keep_all
+from ..strategies.programs.any_order import any_order_bound
 from ..strategies.search.measured import in_time, refill, squeeze
 from ..strategies.search.minimum_budget import proven_minimum
 from ..strategies.search.variants import variants
@@ -325,11 +326,14 @@ class Finder:
         schedule = replace(solved, sequence=known.sequence, status="feasible", budget_bytes=None, lower_bound=0.0)
         near = [s for s in self.solved.values() if isinstance(s, Schedule) and s.budget_bytes is not None]
         above = [s for s in near if (s.budget_bytes or 0) >= schedule.peak_bytes]
-        if not above:
-            return replace(schedule, budget_bytes=schedule.peak_bytes, lower_bound=self.graph.base_cost)
-        best = max(above, key=lambda s: s.lower_bound)
-        bound = max(self.graph.base_cost, min(best.lower_bound, known.cost))
-        return replace(schedule, budget_bytes=best.budget_bytes, lower_bound=bound, bound_order=best.bound_order)
+        if above:
+            best = max(above, key=lambda s: s.lower_bound)
+            most, bound, order = best.budget_bytes, best.lower_bound, best.bound_order
+        else:
+            most, order = schedule.peak_bytes, "free"
+            bound = any_order_bound(self.graph, most)
+        bound = max(self.graph.base_cost, min(bound, known.cost))
+        return replace(schedule, budget_bytes=most, lower_bound=bound, bound_order=order)
 
     def _is_solved(self, asked: int, cost: float) -> bool:
         """Whether the solver was asked for about as many bytes, or found nothing much cheaper for more bytes."""

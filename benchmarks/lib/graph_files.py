@@ -6,6 +6,7 @@ Who asks for one loads no TensorFlow, and the memory of a process is never count
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this is a child's script, too
@@ -15,6 +16,8 @@ from benchmarks.lib.options import options_for, serve_child
 from benchmarks.lib.paths import RESULTS, in_root
 
 __all__ = ["graph_file", "network_file"]
+
+_DEEPEST, _STACK_BYTES = 400_000, 1 << 30  # calls within calls, and memory for them: enough for 2,500 layers
 
 
 def graph_file(folder: Path, name: str) -> Path:
@@ -44,19 +47,27 @@ def make_graph(request: dict) -> dict:
     """What the child does."""
     from benchmarks.lib.models import MODELS, graph_of
     from checkmate_tf.files.graphs import write_graph
+    from checkmate_tf.graph import Graph
     from checkmate_tf.keras.api import op_graph
 
-    sys.setrecursionlimit(20_000)  # Keras walks a model from its outputs by recursion
-    name = request["make"]
+    name, graphs = request["make"], list[Graph]()
     network = name.removesuffix("-op")
-    if name == network:
-        graph = graph_of(name)
-    else:
-        model = MODELS[network]()
-        model.compile(optimizer="adam", loss="sparse_categorical_crossentropy")
-        graph = op_graph(model, 1, "flops")
-    write_graph(graph, Path(request["path"]))
-    return {"nodes": len(graph)}
+
+    def make() -> None:
+        if name == network:
+            graphs.append(graph_of(name))
+        else:
+            model = MODELS[network]()
+            model.compile(optimizer="adam", loss="sparse_categorical_crossentropy")
+            graphs.append(op_graph(model, 1, "flops"))
+
+    sys.setrecursionlimit(_DEEPEST)  # Keras walks a model from its outputs by recursion
+    threading.stack_size(_STACK_BYTES)
+    maker = threading.Thread(target=make)
+    maker.start()
+    maker.join()
+    write_graph(graphs[0], Path(request["path"]))
+    return {"nodes": len(graphs[0])}
 
 
 if __name__ == "__main__":

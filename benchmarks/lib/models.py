@@ -280,6 +280,7 @@ MODELS: dict[str, Callable[[], keras.Model]] = {
     **segmentation(),
     "transformer": transformer,
     "transformer-500": lambda: transformer(500, width=64, heads=4),
+    "transformer-2500": lambda: transformer(2500, width=64, heads=4),
 }
 
 

@@ -13,6 +13,7 @@ from checkmate_tf.graph import BACKWARD, Graph
 from checkmate_tf.plan import evaluate, plan_from_sequence
 from checkmate_tf.schedule import Schedule
 from checkmate_tf.strategies.ordering.links import links
+from checkmate_tf.strategies.search import simulate as simulation
 from checkmate_tf.strategies.search.arrays import flatten, last_needs, pinned_bytes
 from checkmate_tf.strategies.search.exchange import exchange, turned
 from checkmate_tf.strategies.search.keep_where_room import keep_where_room
@@ -45,6 +46,21 @@ def play(graph: Graph, room: int, alpha: float = 1.0, **options: object) -> tupl
         buffers(n), sequence, evictions,
     )  # fmt: skip
     return sequence[: max(length, 0)], stage
+
+
+def test_a_simulation_that_looks_at_too_many_values_gives_up(monkeypatch):
+    graph = resnet(4)
+    n, room = len(graph), int(0.8 * (peak(graph) - graph.constant_bytes))
+    problem, weights, phase = flatten(graph), np.zeros((1, n)), np.zeros(n, dtype=np.int64)
+    written = getattr(simulate, "py_func", simulate)  # its constants are those of the module, and not compiled
+    outcomes = []
+    for looks in (10**9, 5):
+        monkeypatch.setattr(simulation, "_LOOKS", looks)
+        sequence, evictions = np.zeros(64 * n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+        outcomes.append(written(problem, room, weights, phase, 1.0, 0.0, 1e299, buffers(n), sequence, evictions))
+    (extra, length, stage), (given_up, so_far, reached) = outcomes
+    assert stage == n and 0 < extra < 1e299 and length > n
+    assert given_up >= 1e299 and reached < n and 0 <= so_far < length
 
 
 @settings(max_examples=60, deadline=None)

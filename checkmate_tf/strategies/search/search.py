@@ -441,10 +441,10 @@ class _Walk:
             elif -length > reached:
                 furthest, reached = state, -length
             yield self._offer(self.sequence[:length]) if length > 0 else None
-            owed += self.settling * spent
-            if self.here is not None or owed >= _SLICE:
-                yield from self._settled(min(spent if self.here is not None else owed, _SLICE))
-                owed = 0.0
+            owed = spent if self.here is not None else owed + self.settling * spent
+            while owed >= _SLICE or (self.here is not None and owed > 0):
+                yield from self._settled(min(owed, _SLICE))
+                owed -= _SLICE
                 yield None
         pool.sort(key=lambda s: s.extra)
         if pool or furthest is None or not self.movable.size:

@@ -28,6 +28,7 @@ from .reorder import reorder
 __all__ = ["FAILED", "anneal", "buffers", "repair", "simulate"]
 
 FAILED = 1e300
+_LOOKS = 500_000_000  # at values that might be evicted, in one simulation at most: two or three seconds
 
 
 def buffers(n: int) -> tuple[NDArray[Any], ...]:
@@ -60,7 +61,7 @@ def simulate(
     source_bias : float
         Added to the score of values that only recomputation can read.
     limit : float
-        Give up when the cost of recomputation exceeds this.
+        Give up when the cost of recomputation exceeds this, or when too many values had to be looked at.
     sequence : (capacity,) int, written
         The nodes in order of computation.
     evictions : (n,) int, written
@@ -92,7 +93,7 @@ def simulate(
     pooled = 0
     live = 0
     extra = 0.0
-    length = 0
+    length = looks = 0
     for t in range(n):
         row = weights[phase[t]]
         count, depth = 1, 1
@@ -125,6 +126,9 @@ def simulate(
             need = sizes[k] if fetched else needs[k]
             while live + need > budget:
                 worst, lowest = -1, np.inf
+                looks += pooled
+                if looks > _LOOKS:
+                    return max(extra, limit), length, t
                 for q in range(pooled):
                     i = pool[q]
                     if locks[i] > 0:

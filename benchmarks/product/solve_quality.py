@@ -68,7 +68,7 @@ def run(output: Path, graph: Path, name: str, percent: int, limit: float, gap: f
         return json.loads(path.read_text())
     request = {"graph": in_root(graph), "network": name, "percent": percent, "time_limit": limit, "stop_gap": gap}
     try:
-        result = {**request, **in_child(__file__, request, None)}
+        result = {**request, "graph": graph.name, **in_child(__file__, request, None)}
     except ChildError as error:
         return {**request, "failed": error.stderr.strip().splitlines()[-3:]}
     path.write_text(json.dumps(result, indent=1))

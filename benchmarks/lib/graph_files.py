@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this is a child's script, too
@@ -50,24 +51,22 @@ def make_graph(request: dict) -> dict:
     from checkmate_tf.graph import Graph
     from checkmate_tf.keras.api import op_graph
 
-    name, graphs = request["make"], list[Graph]()
+    name = request["make"]
     network = name.removesuffix("-op")
 
-    def make() -> None:
+    def make() -> Graph:
         if name == network:
-            graphs.append(graph_of(name))
-        else:
-            model = MODELS[network]()
-            model.compile(optimizer="adam", loss="sparse_categorical_crossentropy")
-            graphs.append(op_graph(model, 1, "flops"))
+            return graph_of(name)
+        model = MODELS[network]()
+        model.compile(optimizer="adam", loss="sparse_categorical_crossentropy")
+        return op_graph(model, 1, "flops")
 
     sys.setrecursionlimit(_DEEPEST)  # Keras walks a model from its outputs by recursion
     threading.stack_size(_STACK_BYTES)
-    maker = threading.Thread(target=make)
-    maker.start()
-    maker.join()
-    write_graph(graphs[0], Path(request["path"]))
-    return {"nodes": len(graphs[0])}
+    with ThreadPoolExecutor(1) as deep:
+        graph = deep.submit(make).result()
+    write_graph(graph, Path(request["path"]))
+    return {"nodes": len(graph)}
 
 
 if __name__ == "__main__":

@@ -161,7 +161,7 @@ class Finder:
                 self.failed.add(key)
                 low = middle + 1
         for known in [k for k in self._cheaper(target) if _taken(k.placed) <= _NEARLY * target][:_CHANGED]:
-            fits |= self._squeezed(memory, known, target, _PACKING, _TURNED, cheaper=True)
+            fits |= self._squeezed(memory, known, target, _PACKING, _TURNED, self._worth(target))
         return fits
 
     def _cheaper(self, target: int) -> list[_Known]:
@@ -169,14 +169,18 @@ class Finder:
 
         Each asks for less than those before it.
         """
-        least = min((known.cost for known in self._fitting(target)), default=np.inf)
-        near = [k for k in self.known.values() if k.cost < (1 - _CHEAPER) * least and _taken(k.placed) > target]
+        most = self._worth(target)
+        near = [k for k in self.known.values() if k.cost < most and _taken(k.placed) > target]
         front, asked = list[_Known](), target + 1
         for known in sorted(near, key=lambda k: (k.cost, k.placed.asked_bytes, _taken(k.placed))):
             if known.placed.asked_bytes < asked and known.cost > (1 + _CHEAPER) * (front[-1].cost if front else 0.0):
                 front.append(known)
                 asked = known.placed.asked_bytes
         return front
+
+    def _worth(self, target: int) -> float:
+        """What a schedule may cost to be worth having beside those that fit a target; infinite if none does."""
+        return (1 - _CHEAPER) * min((known.cost for known in self._fitting(target)), default=np.inf)
 
     def _squeeze(self, memory: Memory, target: int) -> bool:
         """Change what takes least, more recomputation included, until something fits; whether it does."""
@@ -188,22 +192,17 @@ class Finder:
         return any(self._squeezed(memory, known, target, _SQUEEZING, turns) for known in nearest)
 
     def _squeezed(
-        self, memory: Memory, known: _Known, target: int, seconds: float, turns: float, cheaper: bool = False
+        self, memory: Memory, known: _Known, target: int, seconds: float, turns: float, most_cost: float = np.inf
     ) -> bool:
-        """Change a schedule until it fits, or as far as that goes. What comes of it is known then, as well.
-
-        With `cheaper` it may not cost as much as what is known to fit.
-        """
-        costs = [other.cost for other in self._fitting(target)] if cheaper else []
+        """Change a schedule until it fits, or as far as that goes. What comes of it is known then, as well."""
 
         def taken(sequence: NDArray[np.int64]) -> int:
             return _taken(memory.placed(sequence))
 
         with self.ledger.timed("solve"):
             sequence = squeeze(
-                self.graph, known.sequence, taken, target, seconds, turns, self.job.options.seed,
-                (1 - _CHEAPER) * min(costs, default=np.inf),
-            )  # fmt: skip
+                self.graph, known.sequence, taken, target, seconds, turns, self.job.options.seed, most_cost
+            )
             most = max(target, taken(sequence))
             if turns < 1:
                 sequence = refill(self.graph, sequence, lambda other: taken(other) <= most, _REFILLING)

@@ -57,9 +57,7 @@ _WANDER = (0.0, 5e-4, 2e-3)  # of the base cost: temperatures at which a dearer 
 _RETURN = 0.1  # of the time it goes on from the best again
 _RATHER = 0.9  # of the time sequences themselves are changed, where weights are not near the best
 _SETTLING, _UNTRAINED = 1, 4  # slices for each of weights, until something fits; without a backward pass
-_LAST = (
-    3  # slices for a walk to weights that fit with the last recipe, where others have one: very small budgets need it
-)
+_LAST = 3  # slices for a walk to weights that fit with the last recipe: very small budgets need it; others have one
 _HOPELESS = 4.0  # times the best: simulations of weights end there
 _NEAR = 1.4  # times the best: what is worth a look at what there is room for
 _HEATS = (0.05, 0.02, 0.005, 0.001)  # of the cost

@@ -10,6 +10,7 @@ Where there is no model of the allocator, a target is what the solver is asked f
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -47,6 +48,7 @@ _CHANGED = 3  # schedules that are changed with placing in the loop, the best fi
 _REFILLING = _PACKING = 0.5  # seconds for each, to keep more, and to turn parts of it round
 _NEARLY = 1.01  # times a target: what takes more is not made to compute a little more
 _SQUEEZING, _SQUEEZED, _TURNED = 1.5, 1.3, 0.5  # as these two; and the share of turns, where more is computed again
+_LOOKING = 1.0  # seconds, in which schedules are placed out of order one after the other, the cheapest first
 _CHEAPER = 2e-3  # of the cost: what a schedule has to save to be worth that
 _LOST = 1.05  # times what is asked for: what a step takes that finds no room
 _GRAIN = 400  # parts of the budget: targets are multiples of one, so that the cache knows them again
@@ -277,11 +279,23 @@ class Finder:
     def _cheapest(self, memory: Memory, target: int, strict: bool) -> _Known | None:
         """The cheapest schedule known that fits; None if none does."""
         fitting = self._fitting(target)
-        if strict or not fitting:
-            return fitting[0] if fitting else None
+        if not strict:
+            return self._cheapest_loosely(memory, fitting, target)
+        return fitting[0] if fitting else None
+
+    def _cheapest_loosely(self, memory: Memory, fitting: list[_Known], target: int) -> _Known | None:
+        """The first of these schedules that fits out of order, too.
+
+        They are placed one after the other, since one that takes less in strict order may take more out of order. Where
+        that takes long, the rest is bisected.
+        """
+        until = time.perf_counter() + _LOOKING
         front, lowest = list[_Known](), target + 1
         for known in fitting:
-            if known.placed.peak_bytes < lowest:
+            if time.perf_counter() < until:
+                if self._fits_loosely(memory, known, target):
+                    return known
+            elif known.placed.peak_bytes < lowest:
                 lowest = known.placed.peak_bytes
                 front.append(known)
         low, high = 0, len(front)  # dearer ones take less in strict order, and mostly out of order, too

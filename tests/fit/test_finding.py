@@ -105,6 +105,24 @@ def test_in_loose_order_what_is_known_is_placed_and_nothing_is_solved(name, aske
         assert all(placed.peak_bytes > target for placed in finder.loose.values())
 
 
+@pytest.mark.parametrize("looking", [1e9, 0.0], ids=["one by one", "bisected"])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_in_loose_order_none_that_is_cheaper_fits(name, looking, monkeypatch):
+    """Where what takes less in strict order need not take less out of order: every third does not fit."""
+    finder, target = finder_of(name), int(0.85 * PLAIN[name])
+    finder.find(target, strict=True)
+    fitting = finder._fitting(target)
+    fits = {k.sequence.tobytes(): i % 3 == 2 for i, k in enumerate(fitting)}
+    monkeypatch.setattr(finding, "_LOOKING", looking)
+    monkeypatch.setattr(Finder, "_fits_loosely", lambda _, memory, known, target: fits[known.sequence.tobytes()])
+    known = finder._cheapest(MEMORIES[name], target, strict=False)
+    assert len(fitting) > 2
+    if looking:
+        assert known is fitting[2]
+    else:
+        assert known is None or fits[known.sequence.tobytes()]
+
+
 @pytest.mark.parametrize("name", GRAPHS)
 def test_an_infeasible_target_names_the_least_that_is_placed(name):
     finder, target = finder_of(name), int(0.05 * PLAIN[name])

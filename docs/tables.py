@@ -17,14 +17,19 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.lib.provenance import UNSAID, commits_of  # noqa: E402
+
 __all__ = ["PIVOTED", "made", "pages", "table_of"]
 
-ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 MARKED = re.compile(r"^<!-- table: (?P<asked>.+) -->\n(?P<table>(?:\|.*\n)*)", re.MULTILINE)
 
@@ -184,7 +189,18 @@ def _wrong(cell: dict[str, str]) -> str:
     return ", ".join(wrong) or "none"
 
 
-PIVOTED: dict[str, Callable[[], Rows]] = {"batches": batches, "peers": peers}
+def ages() -> Rows:
+    """Of which commits the results of each folder are; and why, if that is not the newest version."""
+    told = json.loads((RESULTS / "version.json").read_text(encoding="utf-8"))
+    rows = [["results", "of commit", "why they are older"]]
+    for folder in sorted(path for path in RESULTS.iterdir() if path.is_dir()):
+        older = told["older"].get(folder.name, {"why": ""})
+        commits = [f"{name} ({older['day']})" if name == UNSAID else name for name in commits_of(folder)]
+        rows.append([folder.name, ", ".join(commits), older["why"]])
+    return rows
+
+
+PIVOTED: dict[str, Callable[[], Rows]] = {"ages": ages, "batches": batches, "peers": peers}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

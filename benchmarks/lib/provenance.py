@@ -14,10 +14,11 @@ from typing import Any
 
 from benchmarks.lib.paths import RESULTS, ROOT
 
-__all__ = ["MADE", "commit", "cores_here", "made_here", "origins", "processor"]
+__all__ = ["MADE", "UNSAID", "commit", "commits_of", "cores_here", "made_here", "origins", "processor"]
 
 _OF_GRAPHS = ("graph-", "made-", "range-")  # files of a graph, of its making, and of its budgets
 MADE = "made"  # key of a result: where it was made
+UNSAID = "not said"  # the commit of results that were made before they said it
 
 
 def made_here() -> dict[str, Any]:
@@ -65,6 +66,11 @@ def origins(folder: Path) -> str:
         parts = "; ".join(f"{count} {origin}" for origin, count in found.most_common())
         return f"**Results of several commits or machines**: {parts}."
     return f"Results: {next(iter(found))}."
+
+
+def commits_of(folder: Path) -> list[str]:
+    """Of which commits the results of a folder are; `UNSAID` stands for those that do not say it."""
+    return sorted({made["commit"] if made else UNSAID for made in _made(folder)} or {UNSAID})
 
 
 def _made(folder: Path) -> list[Mapping[str, Any] | None]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
+
+from benchmarks.lib.paths import RESULTS
+from benchmarks.lib.provenance import commits_of
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 
@@ -79,3 +83,19 @@ def test_tables_of_single_results_have_a_row_for_each_network(name):
     rows = tables.table_of(name)
     assert len({row[0] for row in rows}) == len(rows) > 3
     assert all(len(row) == len(rows[0]) and all(row) for row in rows)
+
+
+FOLDERS = sorted(path.name for path in RESULTS.iterdir() if path.is_dir())
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_results_are_of_the_newest_version_or_say_why_they_are_older(name):
+    """`version.json` names the commits of the newest version; what is not of these alone has its reason there."""
+    told = json.loads((RESULTS / "version.json").read_text(encoding="utf-8"))
+    newest = set(commits_of(RESULTS / name)) <= set(told["commits"])
+    assert newest != (name in told["older"])
+    assert newest or told["older"][name]["why"]
+
+
+def test_only_what_there_is_has_a_reason():
+    assert set(json.loads((RESULTS / "version.json").read_text(encoding="utf-8"))["older"]) <= set(FOLDERS)

@@ -124,7 +124,7 @@ def batches() -> Rows:
     for network, found in _by_network("batch_size_real").items():
         limit = int(found["plain"]["limit_mb"]) * 2**20
         size = f"{limit / 1e9:.0f} GB" if limit > 1e9 else f"{limit / 1e7:.0f}0 MB"
-        cells = [found[way]["batch"] for way in ways]
+        cells = [found[way]["batch"] if way in found else "not run" for way in ways]
         cells[-1] = f"**{cells[-1]}, {float(found['ours']['over_plain']):.1f}x plain**"
         rows.append([f"{_title(network)}, {size}", *cells])
     return rows

@@ -83,7 +83,7 @@ def _made(folder: Path) -> list[Mapping[str, Any] | None]:
         if path.name.startswith(_OF_GRAPHS):
             continue
         result = json.loads(path.read_text(encoding="utf-8"))
-        found.append(result.get(MADE))
+        found.append(result.get(MADE) if isinstance(result, Mapping) else None)
     return found
 
 

@@ -194,7 +194,7 @@ def ages() -> Rows:
     told = json.loads((RESULTS / "version.json").read_text(encoding="utf-8"))
     rows = [["results", "of commit", "why they are older"]]
     for folder in sorted(path for path in RESULTS.iterdir() if path.is_dir()):
-        older = told["older"].get(folder.name, {"why": ""})
+        older = told["older"].get(folder.name, {"why": "not older"})
         commits = [f"{name} ({older['day']})" if name == UNSAID else name for name in commits_of(folder)]
         rows.append([folder.name, ", ".join(commits), older["why"]])
     return rows

@@ -26,11 +26,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.lib.paths import RESULTS  # noqa: E402
 from benchmarks.lib.provenance import UNSAID, commits_of  # noqa: E402
 
 __all__ = ["PIVOTED", "made", "pages", "table_of"]
 
-RESULTS = ROOT / "benchmarks" / "results"
 MARKED = re.compile(r"^<!-- table: (?P<asked>.+) -->\n(?P<table>(?:\|.*\n)*)", re.MULTILINE)
 
 Rows = list[list[str]]  # of cells; the first row has the names of columns
@@ -124,7 +124,7 @@ def batches() -> Rows:
     for network, found in _by_network("batch_size_real").items():
         limit = int(found["plain"]["limit_mb"]) * 2**20
         size = f"{limit / 1e9:.0f} GB" if limit > 1e9 else f"{limit / 1e7:.0f}0 MB"
-        cells = [found[way]["batch"] if way in found else "not run" for way in ways]
+        cells = [found[way]["batch"] for way in ways]
         cells[-1] = f"**{cells[-1]}, {float(found['ours']['over_plain']):.1f}x plain**"
         rows.append([f"{_title(network)}, {size}", *cells])
     return rows

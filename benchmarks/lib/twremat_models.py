@@ -106,7 +106,7 @@ def operation_graph(model: keras.Model, batch_size: int) -> Graph:
     """
     spec, _ = data_spec(model, batch_size, None, None)
     build_training(model, spec, model.train_step)
-    step = trace_step(model.train_step, spec, sums_of_two=False)
+    step = trace_step(model.train_step, spec, as_written=True)
     shapes = [tf.TensorShape([batch_size if d is None else d for d in t.shape]) for t in step.inputs]
     static = with_static_batch(step, shapes)
 

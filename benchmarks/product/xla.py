@@ -183,7 +183,7 @@ def planned(model: Any, spec: Any, network: Network, fraction: float) -> tuple[P
     from checkmate_tf.trace.sizes.static import with_static_batch
     from checkmate_tf.trace.step import trace_step
 
-    traced = trace_step(model.train_step, spec, sums_of_two=False)
+    traced = trace_step(model.train_step, spec, as_written=True)
     shapes = [tf.TensorShape([network.batch_size if d is None else d for d in t.shape]) for t in traced.inputs]
     program = build_program(traced, with_static_batch(traced, shapes), model.name)
     operations = list(program.node_of)

@@ -21,12 +21,19 @@ __all__ = [
 ]
 
 
-def needed_operations(graph: tf.Graph, outputs: list[tf.Tensor]) -> list[tf.Operation]:
+def needed_operations(
+    graph: tf.Graph, outputs: list[tf.Tensor], standing_for: Mapping[tf.Operation, tf.Operation] | None = None
+) -> list[tf.Operation]:
     """Ancestors of the outputs and of all side effects, sorted topologically.
 
     The order is that of creation, with two exceptions. An operation may be created before one of its inputs (a while
     loop, and the accumulators that its gradient adds): it comes right after that input. And sums, updates and the
     gradients of weights come as early as they can.
+
+    Parameters
+    ----------
+    standing_for : mapping from operation to operation, optional
+        Those that were created later, in the place of others: they come where these were.
     """
     roots = {t.op for t in outputs}
     roots.update(op for op in graph.get_operations() if is_stateful(op) and not is_source(op))
@@ -37,7 +44,9 @@ def needed_operations(graph: tf.Graph, outputs: list[tf.Tensor]) -> list[tf.Oper
         if op not in needed:
             needed.add(op)
             todo += _parents(op)
-    return early_updates(_early_sums(topological([op for op in graph.get_operations() if op in needed])), roots)
+    created = {op: k for k, op in enumerate(graph.get_operations())}
+    places = {op: created[(standing_for or {}).get(op, op)] for op in created if op in needed}
+    return early_updates(_early_sums(topological(sorted(places, key=places.__getitem__))), roots)
 
 
 def _early_sums(order: list[tf.Operation]) -> list[tf.Operation]:

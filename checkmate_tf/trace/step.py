@@ -14,6 +14,7 @@ from .rewrites.casts import cast_late
 from .rewrites.equal import join_equal
 from .rewrites.inline import inlined
 from .rewrites.sums import split_sums
+from .rewrites.transposes import fold_transposes
 
 __all__ = ["TracedStep", "trace_step"]
 
@@ -56,7 +57,7 @@ class TracedStep:
         return found
 
 
-def trace_step(step: Callable[[Any], Any], spec: Any, devices: int = 1, sums_of_two: bool = True) -> TracedStep:
+def trace_step(step: Callable[[Any], Any], spec: Any, devices: int = 1, as_written: bool = False) -> TracedStep:
     """Trace `step(spec)` without autograph, as Keras does.
 
     Parameters
@@ -66,8 +67,8 @@ def trace_step(step: Callable[[Any], Any], spec: Any, devices: int = 1, sums_of_
         Batch dimension None, or known if all batches have one size.
     devices : int
         How many accelerators the step may use: one for each replica.
-    sums_of_two : bool
-        Whether larger sums are split (`rewrites/sums.py`). XLA has no use for that.
+    as_written : bool
+        Leave sums and transposes as they are: for XLA, which has its own way with both.
 
     Raises
     ------
@@ -93,13 +94,16 @@ def trace_step(step: Callable[[Any], Any], spec: Any, devices: int = 1, sums_of_
     captured = {id(internal) for _, internal in captures + call_time}
     inputs = [t for t in graph.inputs if id(t) not in captured]
     whole = inlined(graph, inputs, captures, call_time)
-    if sums_of_two:
+    folded = dict[tf.Operation, tf.Operation]()
+    if not as_written:
         whole = whole.replaced(split_sums(whole.graph))
+        folded = fold_transposes(whole.graph)
+        whole = whole.replaced({op.outputs[0].ref(): other.outputs[0] for op, other in folded.items()})
     if devices == 1:  # the steps of replicas have to correspond, operation by operation
         whole = whole.replaced(join_equal(whole.graph, list(whole.tensors.values())))
         whole = whole.replaced(cast_late(whole.graph, [whole.tensors[id(t)] for t in concrete.outputs]))
     outputs = [whole.tensors[id(t)] for t in concrete.outputs]
-    operations = needed_operations(whole.graph, outputs)
+    operations = needed_operations(whole.graph, outputs, {other: op for op, other in folded.items()})
     used = {op.device for op in operations if op.device and "CPU" not in op.device.upper()}
     if len(used) > devices:
         raise ModelError(

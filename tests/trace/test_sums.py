@@ -85,7 +85,7 @@ def test_each_term_is_added_before_the_next_is_made():
 
 
 def test_a_sum_is_left_whole_where_xla_compiles_it():
-    step = trace_step(_three_readers, tf.TensorSpec([None, 8]), sums_of_two=False)
+    step = trace_step(_three_readers, tf.TensorSpec([None, 8]), as_written=True)
     assert [len(op.inputs) for op in step.operations if op.type == "AddN"] == [3]
 
 

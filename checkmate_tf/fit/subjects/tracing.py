@@ -63,7 +63,7 @@ class Tracing:
         with self.ledger.timed("trace"):
             self.options.tell("trace", 0, 1, self.name)
             if distribution is None:
-                trace = partial(trace_step, step, sums_of_two=not self.options.jit_compile)
+                trace = partial(trace_step, step, as_written=self.options.jit_compile)
                 traced = trace(spec)  # only this tells whether there are loops
                 if self.options.same_size and any(op.type in LOOPS for op in traced.operations):
                     traced = trace(_of_size(spec, self.batch_size))

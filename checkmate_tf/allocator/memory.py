@@ -24,6 +24,9 @@ __all__ = ["Memory", "Placed", "with_more"]
 
 Integers = NDArray[np.int64]
 
+_LOST = 1.05  # times what is asked for: what a step takes that finds no room
+_SHORT = 0.01  # of what is asked for: what it takes at least beyond the limit
+
 
 @dataclass(frozen=True)
 class Placed:
@@ -40,12 +43,22 @@ class Placed:
         Whether a request finds no room: in pieces that are too small, or at the limit.
     apart_bytes : int
         What `peak_bytes` is above the median of several steps; 0 where all are the same.
+    limit_bytes : int
+        Of the allocator.
     """
 
     peak_bytes: int
     asked_bytes: int
     out_of_memory: bool
     apart_bytes: int = 0
+    limit_bytes: int = 0
+
+    @property
+    def taken_bytes(self) -> int:
+        """What a step takes: where it runs out of memory, more than there is, and more the more it asks for."""
+        if not self.out_of_memory:
+            return self.peak_bytes
+        return int(max(self.peak_bytes, _LOST * self.asked_bytes, self.limit_bytes + _SHORT * self.asked_bytes))
 
     @property
     def sure_bytes(self) -> int:
@@ -136,6 +149,7 @@ class Memory:
             max(one.asked_bytes for one in found),
             any(one.out_of_memory for one in found),
             most - int(np.median([one.peak_bytes for one in found])),
+            self.allocator.limit_bytes,
         )
 
     def whole(self, sequence: Sequence[int] | Integers) -> Integers:
@@ -150,13 +164,13 @@ class Memory:
         _, _, placed, statistics = replay(ids, sizes, _NOWHERE, owners + int(used.sum()), *tables)
         failed = bool(((sizes > 0) & (placed[:, 0] < 0)).any())
         asked = self.state.bytes_in_use + _most_asked(ids, sizes, owners)
-        return Placed(int(statistics[1]), asked, failed)
+        return Placed(int(statistics[1]), asked, failed, limit_bytes=self.allocator.limit_bytes)
 
     def placement(self, sequence: Sequence[int] | Integers) -> tuple[Events, Placement, Integers]:
-        """Where everything lies: events, their places, and the operation (an index of `kernels`) of each event."""
-        ids, sizes, operations = expand(self.kernels, self.whole(sequence))
+        """Where everything lies: events, their places, and the computation of `whole(sequence)` of each event."""
+        ids, sizes, computations = expand(self.kernels, self.whole(sequence))
         events = Events(ids + int(self.state.owner.max(initial=-1)) + 1, sizes)
-        return events, place(self.allocator, events, self.state), operations
+        return events, place(self.allocator, events, self.state), computations
 
 
 def with_more(allocator: Bfc, state: State, sizes: Sequence[int]) -> State:

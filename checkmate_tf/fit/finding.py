@@ -50,7 +50,6 @@ _NEARLY = 1.01  # times a target: what takes more is not made to compute a littl
 _SQUEEZING, _SQUEEZED, _TURNED = 1.5, 1.3, 0.5  # as these two; and the share of turns, where more is computed again
 _LOOKING = 1.0  # seconds, in which schedules are placed out of order one after the other, the cheapest first
 _CHEAPER = 2e-3  # of the cost: what a schedule has to save to be worth that
-_LOST = 1.05  # times what is asked for: what a step takes that finds no room
 _GRAIN = 400  # parts of the budget: targets are multiples of one, so that the cache knows them again
 
 
@@ -123,7 +122,7 @@ class Finder:
             except InfeasibleBudgetError as error:
                 reason = str(error)
         least = self._least()
-        raise InfeasibleBudgetError(reason, target, _taken(least.placed), proven, least.sequence.tolist())
+        raise InfeasibleBudgetError(reason, target, least.placed.taken_bytes, proven, least.sequence.tolist())
 
     def _solve_for(self, memory: Memory, target: int) -> None:
         """Ask the solver until the cheapest schedule that fits, in strict order, is one of about as many bytes."""
@@ -141,7 +140,7 @@ class Finder:
                     return
             elif self.solved:
                 least = self._least()
-                asked = min(asked, self._schedule(least).peak_bytes) * target // max(target, _taken(least.placed))
+                asked = min(asked, self._schedule(least).peak_bytes) * target // max(target, least.placed.taken_bytes)
             if not self._solve(memory, max(asked, possible)):
                 return
 
@@ -162,7 +161,7 @@ class Finder:
             else:
                 self.failed.add(key)
                 low = middle + 1
-        for known in [k for k in self._cheaper(target) if _taken(k.placed) <= _NEARLY * target][:_CHANGED]:
+        for known in [k for k in self._cheaper(target) if k.placed.taken_bytes <= _NEARLY * target][:_CHANGED]:
             fits |= self._squeezed(memory, known, target, _PACKING, _TURNED, self._worth(target))
         return fits
 
@@ -172,9 +171,9 @@ class Finder:
         Each asks for less than those before it.
         """
         most = self._worth(target)
-        near = [k for k in self.known.values() if k.cost < most and _taken(k.placed) > target]
+        near = [k for k in self.known.values() if k.cost < most and k.placed.taken_bytes > target]
         front, asked = list[_Known](), target + 1
-        for known in sorted(near, key=lambda k: (k.cost, k.placed.asked_bytes, _taken(k.placed))):
+        for known in sorted(near, key=lambda k: (k.cost, k.placed.asked_bytes, k.placed.taken_bytes)):
             if known.placed.asked_bytes < asked and known.cost > (1 + _CHEAPER) * (front[-1].cost if front else 0.0):
                 front.append(known)
                 asked = known.placed.asked_bytes
@@ -188,9 +187,9 @@ class Finder:
         """Change what takes least, more recomputation included, until something fits; whether it does."""
         if self.job.options.strategy != SEARCHED:
             return False
-        near = [k for k in self.known.values() if target < _taken(k.placed) <= _SQUEEZED * target]
+        near = [k for k in self.known.values() if target < k.placed.taken_bytes <= _SQUEEZED * target]
         turns = _TURNED if self.job.options.order == "free" else 0.0
-        nearest = sorted(near, key=lambda k: (_taken(k.placed), k.cost))[:_CHANGED]
+        nearest = sorted(near, key=lambda k: (k.placed.taken_bytes, k.cost))[:_CHANGED]
         return any(self._squeezed(memory, known, target, _SQUEEZING, turns) for known in nearest)
 
     def _squeezed(
@@ -199,7 +198,7 @@ class Finder:
         """Change a schedule until it fits, or as far as that goes. What comes of it is known then, as well."""
 
         def taken(sequence: NDArray[np.int64]) -> int:
-            return _taken(memory.placed(sequence))
+            return memory.placed(sequence).taken_bytes
 
         with self.ledger.timed("solve"):
             sequence = squeeze(
@@ -217,8 +216,7 @@ class Finder:
             return
 
         def fits(sequence: NDArray[np.int64]) -> bool:
-            placed = memory.placed(sequence)
-            return placed.peak_bytes <= target and not placed.out_of_memory
+            return memory.placed(sequence).taken_bytes <= target
 
         with self.ledger.timed("solve"):
             for known in self._fitting(target)[:_CHANGED]:
@@ -229,7 +227,7 @@ class Finder:
         """Bytes to solve for at first: as if the allocator lost as large a share as it does of the plain step."""
         values, placed = plain.solved.peak_bytes, plain.placed
         foreign = placed.asked_bytes - values
-        lost = _taken(placed) / max(1, placed.asked_bytes)
+        lost = placed.taken_bytes / max(1, placed.asked_bytes)
         return int(target / lost) - foreign
 
     def _solve(self, memory: Memory, asked: int) -> bool:
@@ -309,7 +307,7 @@ class Finder:
 
     def _fitting(self, target: int) -> list[_Known]:
         """Schedules that fit in strict order, the cheapest first."""
-        fitting = [k for k in self.known.values() if k.placed.peak_bytes <= target and not k.placed.out_of_memory]
+        fitting = [k for k in self.known.values() if k.placed.taken_bytes <= target]
         return sorted(fitting, key=lambda k: (k.cost, k.placed.peak_bytes))
 
     def _fits_loosely(self, memory: Memory, known: _Known, target: int) -> bool:
@@ -356,7 +354,7 @@ class Finder:
 
     def _least(self) -> _Known:
         """What takes the least memory."""
-        return min(self.known.values(), key=lambda k: (_taken(k.placed), k.cost))
+        return min(self.known.values(), key=lambda k: (k.placed.taken_bytes, k.cost))
 
     def _options(self) -> PlanOptions:
         """Options that leave some of the time for targets that may follow."""
@@ -365,11 +363,6 @@ class Finder:
             return options
         used, limit = self.ledger.solving_seconds, options.time_limit
         return replace(options, time_limit=used + POLICY.solve_share * max(0.0, limit - used))
-
-
-def _taken(placed: Placed) -> int:
-    """Bytes that a step takes. Where it runs out of memory, that is more than the peak up to there."""
-    return int(max(placed.peak_bytes, _LOST * placed.asked_bytes)) if placed.out_of_memory else placed.peak_bytes
 
 
 def bare(error: InfeasibleBudgetError) -> InfeasibleBudgetError:

@@ -12,7 +12,7 @@ from ..allocator.sequence import Kernels
 from ..allocator.workspace import NOTHING
 from .ops import ELEMENTWISE, inputs_of
 from .products import products_of
-from .program import Program
+from .program import LARGE, Program
 from .rewrites.sums import grappler_sorts
 
 __all__ = ["kernels_of"]
@@ -45,6 +45,7 @@ def kernels_of(program: Program, batch: bool = False) -> Kernels:
     operations, outputs, reads = [0], [0], [0]
     read: list[int] = []
     takes_over: list[int] = []
+    in_turn: list[bool] = []
     workspaces, before = [0], list[int]()
     workspace: list[int] = []
     for node in program.nodes:
@@ -69,6 +70,7 @@ def kernels_of(program: Program, batch: bool = False) -> Kernels:
             elements = [e for t in (*op.inputs, *op.outputs) if (e := _element_bytes(program, t))]
             outputs.append(len(sizes))
             passed_on = program.static.passed_on.get(op)
+            in_turn.append(program.classes[op] == LARGE)  # small ones are emitted without a gate
             takes_over.append(min(passed_on) if passed_on else _TAKES_OVER.get(op.type, -1))
             own = program.scratch.get(op, NOTHING)
             many = max(1, round(own.bytes / max(elements))) if elements else 1  # it keeps lists of its own
@@ -82,6 +84,7 @@ def kernels_of(program: Program, batch: bool = False) -> Kernels:
         for counts, most in ((outputs, sizes), (reads, read), (workspaces, workspace)):
             counts.append(len(most))
         takes_over.append(-1)
+        in_turn.append(True)
         before.append(0)
         operations.append(len(takes_over))
     kept = np.zeros(len(sizes), bool)
@@ -101,6 +104,7 @@ def kernels_of(program: Program, batch: bool = False) -> Kernels:
         _integers(workspaces),
         _integers(before),
         _integers(workspace),
+        np.array(in_turn, bool),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given
-from operations import chain, kernels, kernels_and_sequences, plain_events
+from operations import all_in_turn, chain, kernels, kernels_and_sequences, plain_events
 
 from checkmate_tf.allocator.bfc import FREE, Bfc, Events, empty_state, place
 from checkmate_tf.allocator.memory import Memory, with_more
@@ -45,9 +45,10 @@ def test_asked_bytes_are_values_rounded_up(drawn):
 def test_a_placement_says_whose_each_event_is(drawn):
     kernels, sequence = drawn
     memory = Memory(ALLOCATOR, BEFORE, kernels)
-    events, placement, operations = memory.placement(sequence)
+    events, placement, computations = memory.placement(sequence)
     assert placement.peak_bytes == memory.placed(sequence).peak_bytes
-    assert len(events.ids) == len(operations) == len(placement.address)
+    assert len(events.ids) == len(computations) == len(placement.address)
+    assert set(computations.tolist()) <= set(range(len(sequence)))
     assert not set(events.ids.tolist()) & {8}
 
 
@@ -57,6 +58,15 @@ def test_a_value_beyond_the_limit_finds_no_room():
     assert Memory(small, empty_state(small), steps).placed([0, 1, 2]).out_of_memory
     assert not Memory(large, empty_state(large), steps).placed([0, 1, 2]).out_of_memory
     assert not Memory(small, empty_state(small), steps).placed([0, 1]).out_of_memory
+
+
+def test_what_finds_no_room_takes_more_than_there_is():
+    """The more it asks for, the more; and what finds room takes its peak."""
+    allocator = Bfc(2**21, growth=False)
+    memory = Memory(allocator, empty_state(allocator), chain([2**20, 2**20, 2**18, 2**20], kept=[True] * 4))
+    fits, short, shorter = (memory.placed(sequence) for sequence in ([0, 1], [0, 1, 2], [0, 1, 2, 3]))
+    assert fits.taken_bytes == fits.peak_bytes <= 2**21 < short.taken_bytes < shorter.taken_bytes
+    assert short.peak_bytes <= 2**21
 
 
 def test_pieces_that_are_too_small_are_no_room():
@@ -83,7 +93,7 @@ def test_what_comes_before_a_step_takes_room():
 
 @given(kernels_and_sequences(most_operations=1))
 def test_loose_with_all_waits_is_strict(drawn):
-    kernels, sequence = drawn
+    kernels, sequence = all_in_turn(drawn[0]), drawn[1]
     memory = Memory(ALLOCATOR, BEFORE, kernels)
     seconds = np.ones(len(kernels.operations) - 1)
     loose = memory.placed_loose(sequence, np.arange(len(sequence)), seconds, samples=2)

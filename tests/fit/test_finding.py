@@ -183,9 +183,13 @@ def test_what_finds_no_room_is_not_taken():
     """A schedule that runs out of memory by the model fits no target."""
     finder = finder_of("unet")
     plain = np.arange(len(finder.graph))
-    memory = SimpleNamespace(placed=lambda sequence: Placed(1, 1, out_of_memory=np.array_equal(sequence, plain)))
-    finder.job = replace(finder.job, memory=memory)
-    found = finder.find(PLAIN["unet"], strict=True)
+    most = PLAIN["unet"]
+
+    def placed(sequence):
+        return Placed(1, 1, out_of_memory=np.array_equal(sequence, plain), limit_bytes=2 * most)
+
+    finder.job = replace(finder.job, memory=SimpleNamespace(placed=placed))
+    found = finder.find(most, strict=True)
     assert isinstance(found, Found) and not found.placed.out_of_memory
 
 

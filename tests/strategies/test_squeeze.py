@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from graphs import any_graphs, resnet, unet
@@ -27,7 +29,7 @@ def test_what_comes_of_it_is_a_schedule_that_takes_no_more(graph, turns, seed):
     found = squeeze(graph, sequence, taken, int(0.8 * taken(sequence)), 0.02, turns, seed)
     assert taken(found) <= taken(sequence)
     if turns == 1:
-        assert sorted(found.tolist()) == sorted(sequence.tolist())
+        assert not Counter(found.tolist()) - Counter(sequence.tolist())  # nothing more is computed
     if turns == 0:
         assert list(dict.fromkeys(found.tolist())) == list(dict.fromkeys(sequence.tolist()))
 

@@ -63,7 +63,7 @@ def squeeze(
     Returns
     -------
     (length,) int array
-        Some of what it computes again may be needless: see `refill`.
+        All that it computes again is read, but may be needless: see `refill`.
     """
     until = time.perf_counter() + seconds
     problem, before_after = flatten(graph), links(graph)
@@ -76,6 +76,7 @@ def squeeze(
             other = turned(problem, before_after, sequence, own)
         else:
             other = ejected(problem, sequence, own)
+        other = other[useful(problem, other)]  # nobody runs what nobody reads
         if len(other) > _LONGEST * len(graph) or np.array_equal(other, sequence):
             continue
         if len(other) > len(sequence) and graph.costs[other].sum() > most_cost:

@@ -194,9 +194,17 @@ class Emission:
             self._place(place, node, first=node not in computed)
             computed.add(node)
             for op in early.get(place, ()):
-                self._emit(op)
-                self._finish(op)
-                self.ahead.add(op)
+                if all(map(self._is_there, inputs_of(op))):
+                    self._emit(op)
+                    self._finish(op)
+                    self.ahead.add(op)
+
+    def _is_there(self, t: tf.Tensor) -> bool:
+        """Whether a tensor can be read now: all that it is made of has been emitted, the shapes included."""
+        kind = self.program.classes.get(t.op, SOURCE)
+        if kind == VIEW:
+            return all(map(self._is_there, inputs_of(t.op)))
+        return kind == SOURCE or t.op in self.current
 
     def _place(self, place: int, node: int, first: bool) -> None:
         """Emit what stands at a place of the plan, in strict order."""
@@ -215,6 +223,7 @@ class Emission:
             for op in self.program.nodes[node] if node not in newest else ():
                 owners = [o for t in inputs_of(op) if (o := self._owner(t)) in self.program.node_of]
                 free = self.program.classes[op] == SMALL and not is_stateful(op) and not op.control_inputs
+                free &= op.type not in _FUSED_LATER
                 inner = any(self.program.node_of[o] == node and o not in ready for o in owners)
                 if not free or inner or not any(self.program.classes[o] == LARGE for o in owners):
                     continue

@@ -289,6 +289,24 @@ def test_a_small_value_of_a_large_one_is_made_before_the_next_comes(late):
     assert made.index(1024) == 1
 
 
+def test_a_small_value_waits_for_its_shapes():
+    """It reads a shape that is known only when another large value is there."""
+
+    def step(x):
+        y = tf.exp(x)
+        z = tf.sin(y)
+        return y, z, tf.slice(y, [0, 0], tf.stack([tf.shape(z)[0] // 32, 256])), tf.cos(y)
+
+    traced = trace_step(step, tf.TensorSpec([None, 256]))
+    program = build_program(traced, with_static_batch(traced, [tf.TensorShape([64, 256])]), "step", 8192)
+    of = {op.type: op for op in program.step.operations}
+    first, sine, cosine, part = (program.node_of[of[kind]] for kind in ("Exp", "Sin", "Cos", "Slice"))
+    rest = [node for node in keep_all(program.graph).sequence if node not in (first, sine, cosine, part)]
+    plan = plan_from_sequence(program.graph, [first, cosine, sine, part, *rest])
+    emission, _ = _emitted(program, lambda emission: emission.run_strictly(plan))
+    assert len(emission.copies[of["Slice"]]) == 1
+
+
 def _above(op):
     """All that an operation comes after."""
     above, todo = set(), [op]

@@ -200,11 +200,14 @@ class Emission:
                     self.ahead.add(op)
 
     def _is_there(self, t: tf.Tensor) -> bool:
-        """Whether a tensor can be read now: all that it is made of has been emitted, the shapes included."""
+        """Whether a tensor can be read now: all that it is made of, and that it waits for, has been emitted."""
         kind = self.program.classes.get(t.op, SOURCE)
-        if kind == VIEW:
-            return all(map(self._is_there, inputs_of(t.op)))
-        return kind == SOURCE or t.op in self.current
+        if kind != VIEW and t.op in self.current:
+            return True
+        waits = self.program.step.controls_of(t.op)
+        if kind not in (SOURCE, VIEW) or not all(c in self.copies or c in self.current for c in waits):
+            return False
+        return all(map(self._is_there, inputs_of(t.op)))
 
     def _place(self, place: int, node: int, first: bool) -> None:
         """Emit what stands at a place of the plan, in strict order."""
@@ -222,8 +225,7 @@ class Emission:
             ready: dict[tf.Operation, int] = {}  # of the node's own, whose inputs were all there before
             for op in self.program.nodes[node] if node not in newest else ():
                 owners = [o for t in inputs_of(op) if (o := self._owner(t)) in self.program.node_of]
-                free = self.program.classes[op] == SMALL and not is_stateful(op) and not op.control_inputs
-                free &= op.type not in _FUSED_LATER
+                free = self.program.runs_when_ready(op) and op.type not in _FUSED_LATER
                 inner = any(self.program.node_of[o] == node and o not in ready for o in owners)
                 if not free or inner or not any(self.program.classes[o] == LARGE for o in owners):
                     continue

@@ -208,7 +208,7 @@ class Finder:
             if turns < 1:
                 sequence = refill(self.graph, sequence, lambda other: taken(other) <= most, _REFILLING)
             self._add(memory, known.solved, sequence)
-            return most <= target
+            return most <= target and not memory.placed(sequence).out_of_memory
 
     def _refill(self, memory: Memory, target: int) -> None:
         """Keep what the cheapest schedules that fit have room for, as the allocator places it."""
@@ -216,7 +216,8 @@ class Finder:
             return
 
         def fits(sequence: NDArray[np.int64]) -> bool:
-            return memory.placed(sequence).taken_bytes <= target
+            placed = memory.placed(sequence)
+            return placed.taken_bytes <= target and not placed.out_of_memory
 
         with self.ledger.timed("solve"):
             for known in self._fitting(target)[:_CHANGED]:
@@ -307,7 +308,7 @@ class Finder:
 
     def _fitting(self, target: int) -> list[_Known]:
         """Schedules that fit in strict order, the cheapest first."""
-        fitting = [k for k in self.known.values() if k.placed.taken_bytes <= target]
+        fitting = [k for k in self.known.values() if k.placed.taken_bytes <= target and not k.placed.out_of_memory]
         return sorted(fitting, key=lambda k: (k.cost, k.placed.peak_bytes))
 
     def _fits_loosely(self, memory: Memory, known: _Known, target: int) -> bool:

@@ -12,7 +12,7 @@ from ..allocator.sequence import Kernels
 from ..allocator.workspace import NOTHING
 from .ops import ELEMENTWISE, inputs_of
 from .products import products_of
-from .program import LARGE, Program
+from .program import Program
 from .rewrites.sums import grappler_sorts
 
 __all__ = ["kernels_of"]
@@ -70,7 +70,7 @@ def kernels_of(program: Program, batch: bool = False) -> Kernels:
             elements = [e for t in (*op.inputs, *op.outputs) if (e := _element_bytes(program, t))]
             outputs.append(len(sizes))
             passed_on = program.static.passed_on.get(op)
-            in_turn.append(program.classes[op] == LARGE)  # small ones are emitted without a gate
+            in_turn.append(not program.runs_when_ready(op))
             takes_over.append(min(passed_on) if passed_on else _TAKES_OVER.get(op.type, -1))
             own = program.scratch.get(op, NOTHING)
             many = max(1, round(own.bytes / max(elements))) if elements else 1  # it keeps lists of its own

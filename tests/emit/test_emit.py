@@ -307,6 +307,24 @@ def test_a_small_value_waits_for_its_shapes():
     assert len(emission.copies[of["Slice"]]) == 1
 
 
+def test_a_small_value_waits_for_the_update_of_what_it_reads():
+    """The plan has the update behind the large value, and the new weights are read after it."""
+    weights = tf.Variable(tf.ones([256, 2]))
+
+    def step(x):
+        y = tf.exp(x)
+        z = tf.sin(y)
+        weights.assign_sub(tf.matmul(z, tf.ones([64, 2]), transpose_a=True))
+        return y, z, tf.matmul(y, weights)
+
+    traced = trace_step(step, tf.TensorSpec([64, 256]))
+    program = build_program(traced, with_static_batch(traced, [tf.TensorShape([64, 256])]), "step", 8192)
+    emission, _ = _emitted(program, lambda emission: emission.run_strictly(keep_all(program.graph).plan))
+    reads = [op for op in program.step.operations if op.type == "ReadVariableOp" and op.control_inputs]
+    assert reads and all(len(emission.copies[op]) == 1 for op in reads)
+    assert any(op.type.startswith("Assign") for op in _above(emission.copies[reads[-1]][0]))
+
+
 def _above(op):
     """All that an operation comes after."""
     above, todo = set(), [op]

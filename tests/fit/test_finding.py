@@ -186,7 +186,7 @@ def test_what_finds_no_room_is_not_taken():
     most = PLAIN["unet"]
 
     def placed(sequence):
-        return Placed(1, 1, out_of_memory=np.array_equal(sequence, plain), limit_bytes=2 * most)
+        return Placed(1, 1, out_of_memory=np.array_equal(sequence, plain), limit_bytes=most // 2)
 
     finder.job = replace(finder.job, memory=SimpleNamespace(placed=placed))
     found = finder.find(most, strict=True)

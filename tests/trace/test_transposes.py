@@ -88,6 +88,7 @@ def test_another_reader_still_gets_the_transpose():
         (lambda x, y: x @ tf.transpose(y, [1, 2, 0]), ([5, 3, 4], [6, 5, 4])),  # another order of axes
         (lambda x, axes: x @ tf.transpose(x, axes), ([2, 3, 4], tf.TensorSpec([3], tf.int32))),  # an unknown one
         (lambda x: x @ swapped(x), (tf.TensorSpec([2, 3, 4], tf.complex64),)),
+        (lambda x: x @ tf.transpose(tf.constant([[1.0, 2.0]])), ([3, 2],)),  # a constant
     ],
 )
 def test_other_transposes_are_left_alone(function, specs):
@@ -110,6 +111,17 @@ def test_products_wait_for_what_transposes_waited_for():
 
 def test_without_grappler_and_as_written_nothing_is_folded(no_grappler):
     _, read = folded(lambda x, y: x @ swapped(y), FIRST, SECOND)
+    assert read == [["Placeholder", "Transpose"]]
+
+
+@pytest.mark.parametrize("optimizer", ["arithmetic_optimization", "constant_folding"])
+def test_without_an_optimizer_that_it_takes_nothing_is_folded(optimizer):
+    before = tf.config.optimizer.get_experimental_options()
+    try:
+        tf.config.optimizer.set_experimental_options({optimizer: False})
+        _, read = folded(lambda x, y: x @ swapped(y), FIRST, SECOND)
+    finally:
+        tf.config.optimizer.set_experimental_options({optimizer: True, **before})
     assert read == [["Placeholder", "Transpose"]]
 
 

@@ -20,15 +20,16 @@ __all__ = ["fold_transposes"]
 
 # The attributes that say whether the first and the second factor are read transposed.
 _TRANSPOSED = {"MatMul": ("transpose_a", "transpose_b")} | dict.fromkeys(
-    ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), ("adj_x", "adj_y")
+    ("BatchMatMul", "BatchMatMulV2"), ("adj_x", "adj_y")
 )
+_NEEDED = ("arithmetic_optimization", "constant_folding")  # of Grappler's optimizers
 
 
 def fold_transposes(graph: tf.Graph) -> dict[tf.Operation, tf.Operation]:
     """Let products of matrices read what transposes of their matrices read.
 
     These are the kernels that run in a plain step. So where Grappler is off, nothing is folded. Complex numbers are
-    left alone. What a transpose waits for, the product waits for.
+    left alone, and constants, which Grappler transposes beforehand. What a transpose waits for, the product waits for.
 
     Parameters
     ----------
@@ -41,12 +42,17 @@ def fold_transposes(graph: tf.Graph) -> dict[tf.Operation, tf.Operation]:
         From products to those that replace them.
     """
     found: dict[tf.Operation, tf.Operation] = {}
-    for op in graph.get_operations() if grappler_sorts() else ():
+    for op in graph.get_operations() if _grappler_folds() else ():
         folded = [k for k in range(2) if op.type in _TRANSPOSED and _swaps_matrices(op.inputs[k].op)]
         if folded:
             found[op] = _reading_what_they_read(op, folded)
             put_in_place(op, found[op])
     return found
+
+
+def _grappler_folds() -> bool:
+    options = tf.config.optimizer.get_experimental_options()
+    return grappler_sorts() and all(options.get(name, True) for name in _NEEDED)
 
 
 def _reading_what_they_read(op: tf.Operation, folded: Sequence[int]) -> tf.Operation:
@@ -71,7 +77,7 @@ def _swaps_matrices(op: tf.Operation) -> bool:
     if op.type != "Transpose" or op.inputs[0].dtype.is_complex:
         return False
     order = _permutation(op.inputs[1])
-    if order is None or len(order) < 2:
+    if order is None or len(order) < 2 or tf.get_static_value(op.inputs[0]) is not None:
         return False
     rank = len(order)
     return order == [*range(rank - 2), rank - 1, rank - 2]

@@ -16,10 +16,10 @@ def kernels_of_graph(graph: Graph) -> Kernels:
     one_each = np.arange(n + 1)
     reads = np.cumsum([0, *(len(inputs) for inputs in graph.inputs)])
     read = np.array([i for inputs in graph.inputs for i in inputs], np.int64)
-    ones, none, empty = np.ones(n, np.int64), np.zeros(n + 1, np.int64), np.zeros(0, np.int64)
+    ones, none = np.ones(n, np.int64), np.zeros(n + 1, np.int64)
     sizes = np.array(graph.sizes, np.int64)
     return Kernels(
-        one_each, one_each, reads, read, sizes, ones, np.zeros(n, bool), -ones, none, none[1:], empty, np.ones(n, bool)
+        one_each, one_each, reads, read, sizes, ones, np.zeros(n, bool), -ones, none, none[1:], np.zeros(0, np.int64)
     )
 
 

@@ -16,7 +16,7 @@ def kernels_and_sequences(draw, most_nodes=5, most_computations=9, most_operatio
     """Kernels of a few nodes, and a sequence of them: each after what it reads, some computed again."""
     nodes = draw(st.integers(1, most_nodes))
     operations, outputs, reads, read = [0], [0], [0], []
-    sizes, pieces, kept, takes_over, own, in_turn = [], [], [], [], [], []
+    sizes, pieces, kept, takes_over, own = [], [], [], [], []
     for _ in range(nodes):
         for _ in range(draw(st.integers(0, most_operations))):
             earlier = list(range(len(sizes)))
@@ -30,34 +30,24 @@ def kernels_and_sequences(draw, most_nodes=5, most_computations=9, most_operatio
             outputs.append(len(sizes))
             takes_over.append(draw(st.integers(-1, count - 1)))
             chunks = st.lists(st.sampled_from([300, 900]), max_size=2).map(tuple)
-            in_turn.append(draw(st.sampled_from([True, True, False])))
             own.append(draw(st.just(NOTHING) | st.builds(Workspace, chunks, chunks)))
         operations.append(len(takes_over))
     sequence = list(range(nodes))
     for _ in range(draw(st.integers(0, most_computations - nodes))):
         at = draw(st.integers(1, len(sequence)))
         sequence.insert(at, draw(st.sampled_from(sequence[:at])))
-    return kernels(operations, outputs, reads, read, sizes, pieces, kept, takes_over, own, in_turn), sequence
+    return kernels(operations, outputs, reads, read, sizes, pieces, kept, takes_over, own), sequence
 
 
-def kernels(operations, outputs, reads, read, sizes, pieces=None, kept=(), takes_over=None, own=None, in_turn=()):
-    """As `Kernels`, from lists.
-
-    By default nothing is kept, taken over or in pieces, kernels take nothing, and each operation waits for its turn.
-    """
+def kernels(operations, outputs, reads, read, sizes, pieces=None, kept=(), takes_over=None, own=None):
+    """As `Kernels`, from lists. By default nothing is kept, taken over or in pieces, and kernels take nothing."""
     m, b = len(outputs) - 1, len(sizes)
     columns = [operations, outputs, reads, read, sizes, pieces or [1] * b, kept or [False] * b]
     own = own or [NOTHING] * m
     workspaces = np.cumsum([0, *(len(one.before) + len(one.after) for one in own)])
     columns += [takes_over or [-1] * m, workspaces, [len(one.before) for one in own]]
     columns += [[size for one in own for size in (*one.before, *one.after)]]
-    columns += [in_turn or [True] * m]
-    return Kernels(*(np.array(column, bool if k in (6, 11) else np.int64) for k, column in enumerate(columns)))
-
-
-def all_in_turn(given):
-    """The same, where each operation waits for its turn."""
-    return given._replace(in_turn=np.ones_like(given.in_turn))
+    return Kernels(*(np.array(column, bool if k == 6 else np.int64) for k, column in enumerate(columns)))
 
 
 def chain(sizes, after=(), **more):
@@ -134,20 +124,12 @@ def plain_runs(given, sequence):
 def plain_events(given, sequence, moments=None):
     """(ids, sizes) of the plain model; by default in strict order."""
     model = Plain(given, sequence)
-    order = moments if moments is not None else [m for run in _one_by_one(given, model.runs) for m in (run, ~run)]
+    order = moments if moments is not None else [m for run in range(len(model.runs)) for m in (run, ~run)]
     for moment in order:
         model.begin(moment) if moment >= 0 else model.end(~moment)
     numbers = {}
     ids = [numbers.setdefault(name, len(numbers)) for name, _ in model.events]
     return ids, [int(size) for _, size in model.events]
-
-
-def _one_by_one(given, runs):
-    """Runs in strict order: those that wait for their turn, each followed by the others that only waited for it."""
-    behind = []
-    for run, (k, _, read, _) in enumerate(runs):
-        behind.append(run if given.in_turn[k] else max((behind[maker] for _, maker in read), default=0))
-    return sorted(range(len(runs)), key=lambda run: (behind[run], run))
 
 
 def all_interleavings(given, sequence, waits, threads=2):
@@ -163,12 +145,12 @@ def all_interleavings(given, sequence, waits, threads=2):
             stack += [
                 ((*moments, run), running | {run}, ended)
                 for run in range(len(runs))
-                if run not in running | ended and may_begin(given, runs, run, ended, waits)
+                if run not in running | ended and may_begin(runs, run, ended, waits)
             ]
 
 
-def may_begin(given, runs, run, ended, waits):
+def may_begin(runs, run, ended, waits):
     """Whether all has ended that a run reads and waits for."""
-    k, position, read, _ = runs[run]
-    awaited = {r for r, other in enumerate(runs) if other[1] < waits[position] and given.in_turn[k]}
+    _, position, read, _ = runs[run]
+    awaited = {r for r, other in enumerate(runs) if other[1] < waits[position]}
     return awaited | {maker for _, maker in read} <= set(ended)

@@ -3,8 +3,8 @@
 A plan in loose order says what each computation reads and how many of the plan's first computations it waits for. The
 rest is up to TensorFlow's executor. `interleaving` draws one of the ways in which that may go, by list scheduling:
 
-- An operation is ready once all that it reads is there and, if it waits for its turn, all that its computation waits
-  for has ended. What is ready at first starts in an order that nobody knows.
+- An operation is ready once all that it reads is there and all that its computation waits for has ended. What is
+  ready at first starts in an order that nobody knows.
 - When an operation ends, its thread goes on with the last one that this made ready. The others come to the front of
   the thread's own queue. A thread without work takes from the front of its own queue, or else from the back of
   another's. So a thread follows a branch, and another one begins where it was left. (TensorFlow's executor and Eigen's
@@ -97,7 +97,7 @@ def interleaving(
     work = _seconds_each(kernels, seconds)[runs.operation] * rng.lognormal(0.0, _JITTER, count)
     pause = np.where(rng.random(count) < _LATE, rng.exponential(_LATE_SECONDS, count), 0.0)
     rank = rng.permutation(count)
-    moments: Integers = _simulated(runs, kernels.in_turn, waits, work, pause, rank, threads)
+    moments: Integers = _simulated(runs, waits, work, pause, rank, threads)
     return moments
 
 
@@ -113,9 +113,7 @@ def _seconds_each(kernels: Kernels, seconds: Floats) -> Floats:
 
 
 @numba_jit
-def _simulated(
-    runs: Runs, in_turn: NDArray[np.bool_], waits: Integers, work: Floats, pause: Floats, rank: Integers, threads: int
-) -> Any:
+def _simulated(runs: Runs, waits: Integers, work: Floats, pause: Floats, rank: Integers, threads: int) -> Any:
     """Begins and ends of runs, given the seconds that each takes alone, how much later it starts, and its rank."""
     count, computations = len(runs.operation), len(waits)
     after, reader = _readers(runs)
@@ -124,7 +122,7 @@ def _simulated(
     gate = np.full(computations + 1, -1, np.int64)  # the first run that waits for so many computations
     following = np.full(count, -1, np.int64)  # the next one that does
     for run in range(count - 1, -1, -1):
-        wait = waits[runs.computation[run]] if in_turn[runs.operation[run]] else 0
+        wait = waits[runs.computation[run]]
         following[run], gate[wait] = gate[wait], run
         missing[run] = 1 + runs.reads[run + 1] - runs.reads[run]
         unfinished[runs.computation[run]] += 1

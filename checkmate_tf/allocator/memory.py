@@ -167,10 +167,10 @@ class Memory:
         return Placed(int(statistics[1]), asked, failed, limit_bytes=self.allocator.limit_bytes)
 
     def placement(self, sequence: Sequence[int] | Integers) -> tuple[Events, Placement, Integers]:
-        """Where everything lies: events, their places, and the computation of `whole(sequence)` of each event."""
-        ids, sizes, computations = expand(self.kernels, self.whole(sequence))
+        """Where everything lies: events, their places, and the operation (an index of `kernels`) of each event."""
+        ids, sizes, operations = expand(self.kernels, self.whole(sequence))
         events = Events(ids + int(self.state.owner.max(initial=-1)) + 1, sizes)
-        return events, place(self.allocator, events, self.state), computations
+        return events, place(self.allocator, events, self.state), operations
 
 
 def with_more(allocator: Bfc, state: State, sizes: Sequence[int]) -> State:

@@ -52,8 +52,6 @@ class Kernels(NamedTuple):
         How many of these it takes before its outputs.
     workspace : (w,) int64
         Bytes of each of these chunks.
-    in_turn : (m,) bool
-        Whether an operation waits for its turn in a plan. Others run as soon as what they read is there.
     """
 
     operations: Integers
@@ -67,7 +65,6 @@ class Kernels(NamedTuple):
     workspaces: Integers
     before: Integers
     workspace: Integers
-    in_turn: NDArray[np.bool_]
 
 
 class Runs(NamedTuple):
@@ -102,8 +99,7 @@ def events_of(kernels: Kernels, sequence: Sequence[int] | Integers, first_id: in
     """Allocations and frees of a step whose nodes are computed in a given order.
 
     A buffer is freed when the last operation that reads this copy of it has run; one that nobody reads, when its own
-    operation has. What the step returns stays. Operations that do not wait for their turn run right
-    after the last one that they need.
+    operation has. What the step returns stays.
 
     Parameters
     ----------
@@ -143,9 +139,9 @@ def _small_bytes(ids: Integers, sizes: Integers, below: int, grain: int) -> int:
 
 @numba_jit
 def expand(kernels: Kernels, sequence: Integers) -> Any:
-    """Ids and sizes of events in the sense of `Events`, and the computation that each belongs to."""
+    """Ids and sizes of events in the sense of `Events`, and the operation (an index) that each belongs to."""
     runs = linked(kernels, sequence)
-    return allocated(kernels, runs, _one_by_one(kernels, runs))
+    return allocated(kernels, runs, _one_by_one(len(runs.operation)))
 
 
 @numba_jit
@@ -189,28 +185,17 @@ def linked(kernels: Kernels, sequence: Integers) -> Any:
 
 
 @numba_jit
-def _one_by_one(kernels: Kernels, runs: Runs) -> Integers:
+def _one_by_one(length: int) -> Integers:
     """Begins and ends of runs in strict order."""
-    length = len(runs.operation)
-    maker = np.empty(runs.makes[length], np.int64)
-    behind = np.zeros(length, np.int64)  # the last run that each needs, of those that wait for their turn, or itself
-    for run in range(length):
-        maker[runs.makes[run] : runs.makes[run + 1]] = run
-        if kernels.in_turn[runs.operation[run]]:
-            behind[run] = run
-            continue
-        for e in range(runs.reads[run], runs.reads[run + 1]):
-            behind[run] = max(behind[run], behind[maker[runs.copy[e]]])
     moments = np.empty(2 * length, np.int64)
-    order = np.argsort(behind, kind="mergesort")
-    for place in range(length):
-        moments[2 * place], moments[2 * place + 1] = order[place], ~order[place]
+    for run in range(length):
+        moments[2 * run], moments[2 * run + 1] = run, ~run
     return moments
 
 
 @numba_jit
 def allocated(kernels: Kernels, runs: Runs, moments: Integers) -> Any:
-    """Ids and sizes of events in the sense of `Events`, and the computation that each belongs to.
+    """Ids and sizes of events in the sense of `Events`, and the operation (an index) that each belongs to.
 
     A run allocates its outputs as it begins, and its workspace before or after them. As it ends it frees its workspace,
     the inputs that no other run has still to read, and outputs that nobody reads. An output takes over the memory of an
@@ -229,7 +214,7 @@ def allocated(kernels: Kernels, runs: Runs, moments: Integers) -> Any:
             chunks += kernels.pieces[b]
     ids = np.empty(2 * chunks, np.int64)
     sizes = np.empty(2 * chunks, np.int64)
-    computation = np.empty(2 * chunks, np.int64)
+    owner = np.empty(2 * chunks, np.int64)
     left = runs.readers.copy()  # of each copy: how many have not ended
     first = np.full(len(left), -1, np.int64)  # of its chunks' ids
     count = np.zeros(len(left), np.int64)  # of its chunks; 0 once another copy took them over
@@ -239,12 +224,12 @@ def allocated(kernels: Kernels, runs: Runs, moments: Integers) -> Any:
     events, upcoming = 0, 0
     for moment in moments:
         run = moment if moment >= 0 else ~moment
-        k, mine = runs.operation[run], runs.computation[run]
+        k = runs.operation[run]
         begin, middle, end = kernels.workspaces[k], kernels.workspaces[k] + kernels.before[k], kernels.workspaces[k + 1]
         if moment >= 0:
             own[run] = upcoming
             for j in range(begin, middle):
-                ids[events], sizes[events], computation[events] = upcoming, kernels.workspace[j], mine
+                ids[events], sizes[events], owner[events] = upcoming, kernels.workspace[j], k
                 events += 1
                 upcoming += 1
             taking = -1  # the copy that needs no memory of its own
@@ -263,24 +248,20 @@ def allocated(kernels: Kernels, runs: Runs, moments: Integers) -> Any:
                 if copy != taking and kernels.bytes[b] > 0:
                     first[copy], count[copy], held[copy] = upcoming, kernels.pieces[b], kernels.bytes[b]
                     for _ in range(kernels.pieces[b]):
-                        ids[events], sizes[events], computation[events] = (
-                            upcoming,
-                            kernels.bytes[b] // kernels.pieces[b],
-                            mine,
-                        )
+                        ids[events], sizes[events], owner[events] = upcoming, kernels.bytes[b] // kernels.pieces[b], k
                         events += 1
                         upcoming += 1
             more[run] = upcoming
             for j in range(middle, end):
-                ids[events], sizes[events], computation[events] = upcoming, kernels.workspace[j], mine
+                ids[events], sizes[events], owner[events] = upcoming, kernels.workspace[j], k
                 events += 1
                 upcoming += 1
             continue
         for j in range(own[run], own[run] + middle - begin):
-            ids[events], sizes[events], computation[events] = j, -1, mine
+            ids[events], sizes[events], owner[events] = j, -1, k
             events += 1
         for j in range(more[run], more[run] + end - middle):
-            ids[events], sizes[events], computation[events] = j, -1, mine
+            ids[events], sizes[events], owner[events] = j, -1, k
             events += 1
         for e in range(runs.reads[run], runs.reads[run + 1]):
             left[runs.copy[e]] -= 1
@@ -288,7 +269,7 @@ def allocated(kernels: Kernels, runs: Runs, moments: Integers) -> Any:
             copy = runs.copy[e] if e < runs.reads[run + 1] else makes[run] + e - runs.reads[run + 1]
             if left[copy] == 0:
                 for j in range(first[copy], first[copy] + count[copy]):
-                    ids[events], sizes[events], computation[events] = j, -1, mine
+                    ids[events], sizes[events], owner[events] = j, -1, k
                     events += 1
                 count[copy] = 0
-    return ids[:events], sizes[:events], computation[:events]
+    return ids[:events], sizes[:events], owner[:events]

@@ -150,7 +150,6 @@ class Emission:
         self.strict = False  # whether operations run one after the other; else computations may overlap
         self.rewritten: set[tf.Operation] = set()  # if strict: what Grappler may rewrite together with its neighbours
         self.place = 0  # if strict: in the plan
-        self.ahead: set[tf.Operation] = set()  # if strict: what was emitted before its node
         self.read_until: dict[int, int] = {}  # if strict: node -> the last place where its newest copy is read
         self.wait = 0  # how many must have finished before the computation that is being emitted; if strict: barriers
         self.barriers: dict[int, tf.Operation] = {}  # after so many computations; if strict: by number
@@ -188,52 +187,14 @@ class Emission:
         reads, large = (lambda op: classes[op] != SHAPE), (lambda op: classes[op] == LARGE)
         self.rewritten = in_trees(step.operations, step.outputs, reads, large)
         computed, last = set[int](), last_readers(plan.sequence, self.program.graph.inputs)
-        early = self._ready_early(plan.sequence)
         for place, node in enumerate(plan.sequence):
             self.place, self.read_until[node] = place, last[place]
             self._place(place, node, first=node not in computed)
             computed.add(node)
-            for op in early.get(place, ()):
-                if all(map(self._is_there, inputs_of(op))):
-                    self._emit(op)
-                    self._finish(op)
-                    self.ahead.add(op)
-
-    def _is_there(self, t: tf.Tensor) -> bool:
-        """Whether a tensor can be read now: all that it is made of, and that it waits for, has been emitted."""
-        kind = self.program.classes.get(t.op, SOURCE)
-        if kind != VIEW and t.op in self.current:
-            return True
-        waits = self.program.step.controls_of(t.op)
-        if kind not in (SOURCE, VIEW) or not all(c in self.copies or c in self.current for c in waits):
-            return False
-        return all(map(self._is_there, inputs_of(t.op)))
 
     def _place(self, place: int, node: int, first: bool) -> None:
         """Emit what stands at a place of the plan, in strict order."""
         self._compute(node, first)
-
-    def _ready_early(self, sequence: Sequence[int]) -> dict[int, list[tf.Operation]]:
-        """Small operations that read a large value, by the place after which all is there that they read.
-
-        They have no gate, and run then, whatever the plan says. Emitted there, what comes next waits for them. Else it
-        would run beside them, and nobody could tell when the value goes.
-        """
-        found: dict[int, list[tf.Operation]] = {}
-        newest: dict[int, int] = {}  # node -> its last place so far
-        for place, node in enumerate(sequence):
-            ready: dict[tf.Operation, int] = {}  # of the node's own, whose inputs were all there before
-            for op in self.program.nodes[node] if node not in newest else ():
-                owners = [o for t in inputs_of(op) if (o := self._owner(t)) in self.program.node_of]
-                free = self.program.runs_when_ready(op) and op.type not in _FUSED_LATER
-                inner = any(self.program.node_of[o] == node and o not in ready for o in owners)
-                if not free or inner or not any(self.program.classes[o] == LARGE for o in owners):
-                    continue
-                ready[op] = max(ready.get(o, newest.get(self.program.node_of[o], place)) for o in owners)
-                if ready[op] < place - 1:
-                    found.setdefault(ready[op], []).append(op)
-            newest[node] = place
-        return found
 
     def outputs(self) -> Any:
         """What the step returns, in its own structure; ask when all is emitted."""
@@ -258,8 +219,6 @@ class Emission:
 
     def _compute(self, node: int, first: bool) -> None:
         for op in self.program.nodes[node]:
-            if first and op in self.ahead:
-                continue
             large = self.program.classes[op] == LARGE
             gate = large and (self._held_back(op, node) if self.strict else self.wait > 0)
             self._emit(op, gate=gate, late=self._late(op, node) if large else ())

@@ -153,10 +153,6 @@ class PagedEmission(Emission):
             self.last[node] = place
         super().run_strictly(plan)
 
-    def _ready_early(self, sequence: Sequence[int]) -> dict[int, list[tf.Operation]]:
-        """Nothing: what reads a value that was copied back would make the next computation wait for the copy."""
-        return {}
-
     def _place(self, place: int, node: int, first: bool) -> None:
         if node >= self.first:
             self._wait_for_copy(self.copied[node])

@@ -49,14 +49,15 @@ def memory_use(memory: Memory, schedule: Schedule, *, packing: bool = True) -> M
     -----
     What was there before counts as one solid piece in the best packing. Without a packing it takes milliseconds.
     """
-    events, placed, computation = memory.placement(schedule.sequence)
+    events, placed, operations = memory.placement(schedule.sequence)
     sequence = np.asarray(schedule.sequence, np.int64)
     blocks = blocks_of(events)
     found = placed.region[blocks.begin] >= 0
     first, last = blocks.begin[found], blocks.end[found]
     before = memory.state.bytes_in_use
     packed = before + best_packing(events).packed_bytes if packing and len(first) <= _PACKED else None
-    computation = computation - (len(memory.whole(sequence)) - len(sequence))
+    whole = memory.whole(sequence)
+    computation = _computations(memory.kernels.operations, whole, operations) - (len(whole) - len(sequence))
     time = np.append(_times(np.maximum(computation, 0)), len(sequence))
     old_address, old_size = _held(memory.state)
     old = len(old_address)
@@ -86,9 +87,21 @@ def memory_use(memory: Memory, schedule: Schedule, *, packing: bool = True) -> M
     )
 
 
+def _computations(first_operations: Integers, sequence: Integers, operations: Integers) -> Integers:
+    """Which computation of a sequence each event belongs to, from the operation that it belongs to."""
+    nodes = np.searchsorted(first_operations, operations, side="right") - 1
+    order = sequence.tolist()
+    found = np.zeros(len(nodes), np.int64)
+    at, last = 0, -1
+    for event, (node, operation) in enumerate(zip(nodes.tolist(), operations.tolist(), strict=True)):
+        if order[at] != node or operation < last:
+            at = order.index(node, at if order[at] != node else at + 1)
+        found[event], last = at, operation
+    return found
+
+
 def _times(computation: Integers) -> NDArray[np.float64]:
-    """When each event is: those of a computation are spread over it. Some come earlier than the plan has them."""
-    computation = np.minimum.accumulate(computation[::-1])[::-1]
+    """When each event is: those of a computation are spread over it."""
     _, first, count = np.unique(computation, return_index=True, return_counts=True)
     rank = np.arange(len(computation)) - np.repeat(first, count)
     times: NDArray[np.float64] = computation + rank / np.repeat(count, count)

@@ -45,7 +45,6 @@ def kernels_of(program: Program, batch: bool = False) -> Kernels:
     operations, outputs, reads = [0], [0], [0]
     read: list[int] = []
     takes_over: list[int] = []
-    in_turn: list[bool] = []
     workspaces, before = [0], list[int]()
     workspace: list[int] = []
     for node in program.nodes:
@@ -70,7 +69,6 @@ def kernels_of(program: Program, batch: bool = False) -> Kernels:
             elements = [e for t in (*op.inputs, *op.outputs) if (e := _element_bytes(program, t))]
             outputs.append(len(sizes))
             passed_on = program.static.passed_on.get(op)
-            in_turn.append(not program.runs_when_ready(op))
             takes_over.append(min(passed_on) if passed_on else _TAKES_OVER.get(op.type, -1))
             own = program.scratch.get(op, NOTHING)
             many = max(1, round(own.bytes / max(elements))) if elements else 1  # it keeps lists of its own
@@ -84,7 +82,6 @@ def kernels_of(program: Program, batch: bool = False) -> Kernels:
         for counts, most in ((outputs, sizes), (reads, read), (workspaces, workspace)):
             counts.append(len(most))
         takes_over.append(-1)
-        in_turn.append(True)
         before.append(0)
         operations.append(len(takes_over))
     kept = np.zeros(len(sizes), bool)
@@ -104,7 +101,6 @@ def kernels_of(program: Program, batch: bool = False) -> Kernels:
         _integers(workspaces),
         _integers(before),
         _integers(workspace),
-        np.array(in_turn, bool),
     )
 
 

@@ -95,10 +95,6 @@ class Program:
         """The tensor that owns the buffer of `t`, seen through views."""
         return _owner(t, self.static)
 
-    def runs_when_ready(self, op: tf.Operation) -> bool:
-        """Whether an operation runs as soon as what it reads is there, wherever a plan has it."""
-        return self.classes[op] == SMALL and not is_stateful(op) and not self.step.controls_of(op)
-
     def taped_bytes(self, op: tf.Operation) -> int:
         """Bytes that an operation keeps for its gradient, beside its outputs."""
         return _taped_bytes(op, self.scratch, self.static) if op in self.tapes.values() else 0

@@ -6,16 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from operations import (
-    all_in_turn,
-    all_interleavings,
-    chain,
-    kernels,
-    kernels_and_sequences,
-    may_begin,
-    plain_events,
-    plain_runs,
-)
+from operations import all_interleavings, chain, kernels, kernels_and_sequences, may_begin, plain_events, plain_runs
 
 from checkmate_tf.allocator.interleave import interleaving
 from checkmate_tf.allocator.sequence import linked
@@ -38,7 +29,7 @@ def steps(draw, **sizes):
 
 @given(kernels_and_sequences(most_operations=1), st.integers(1, 3), st.integers(0, 5))
 def test_where_each_waits_for_all_before_it_the_order_is_strict(drawn, threads, seed):
-    given, sequence = all_in_turn(drawn[0]), drawn[1]
+    given, sequence = drawn
     order = drawn_order(given, sequence, range(len(sequence)), threads=threads, seed=seed)
     assert order == [m for run in range(len(order) // 2) for m in (run, ~run)]
 
@@ -50,7 +41,7 @@ def test_each_run_begins_after_what_it_reads_and_waits_for(drawn, threads, seed)
     runs, running, ended = plain_runs(given, sequence), set(), set()
     for moment in order:
         if moment >= 0:
-            assert may_begin(given, runs, moment, ended, waits)
+            assert may_begin(runs, moment, ended, waits)
             running.add(moment)
         else:
             running.remove(~moment)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given
-from operations import all_in_turn, chain, kernels, kernels_and_sequences, plain_events
+from operations import chain, kernels, kernels_and_sequences, plain_events
 
 from checkmate_tf.allocator.bfc import FREE, Bfc, Events, empty_state, place
 from checkmate_tf.allocator.memory import Memory, with_more
@@ -45,10 +45,9 @@ def test_asked_bytes_are_values_rounded_up(drawn):
 def test_a_placement_says_whose_each_event_is(drawn):
     kernels, sequence = drawn
     memory = Memory(ALLOCATOR, BEFORE, kernels)
-    events, placement, computations = memory.placement(sequence)
+    events, placement, operations = memory.placement(sequence)
     assert placement.peak_bytes == memory.placed(sequence).peak_bytes
-    assert len(events.ids) == len(computations) == len(placement.address)
-    assert set(computations.tolist()) <= set(range(len(sequence)))
+    assert len(events.ids) == len(operations) == len(placement.address)
     assert not set(events.ids.tolist()) & {8}
 
 
@@ -93,7 +92,7 @@ def test_what_comes_before_a_step_takes_room():
 
 @given(kernels_and_sequences(most_operations=1))
 def test_loose_with_all_waits_is_strict(drawn):
-    kernels, sequence = all_in_turn(drawn[0]), drawn[1]
+    kernels, sequence = drawn
     memory = Memory(ALLOCATOR, BEFORE, kernels)
     seconds = np.ones(len(kernels.operations) - 1)
     loose = memory.placed_loose(sequence, np.arange(len(sequence)), seconds, samples=2)

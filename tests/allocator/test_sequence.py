@@ -62,15 +62,6 @@ def test_a_list_lies_in_pieces_and_is_not_taken_over():
     ]
 
 
-def test_what_does_not_wait_for_its_turn_runs_as_soon_as_it_can():
-    """Node 2 reads node 0, which goes before node 1 comes. Node 3 reads node 2, and node 4 nothing."""
-    five = kernels(
-        range(6), range(6), [0, 0, 0, 1, 2, 2], [0, 2], [10, 20, 30, 40, 50], in_turn=[True, True, False, False, False]
-    )
-    assert listed(five, [0, 1, 2, 3, 4]) == [(0, 10), (1, 30), 0, (2, 40), 1, 2, (3, 50), 3, (4, 20), 4]
-    assert expand(five, np.arange(5))[2].tolist() == [0, 2, 2, 3, 3, 3, 4, 4, 1, 1]  # whose computation each is
-
-
 def test_a_node_without_operations_allocates_nothing():
     assert listed(chain([10]), [0, 5]) == [(0, 10), 0]
 
@@ -96,9 +87,9 @@ def test_two_that_run_at_once_take_over_nothing_that_the_other_still_reads():
 @given(kernels_and_sequences())
 def test_in_strict_order_as_the_plain_model(drawn):
     given, sequence = drawn
-    ids, sizes, computations = expand(given, np.array(sequence))
+    ids, sizes, operations = expand(given, np.array(sequence))
     assert (ids.tolist(), sizes.tolist()) == plain_events(given, sequence)
-    assert len(computations) == len(ids)
+    assert len(operations) == len(ids)
 
 
 @given(kernels_and_sequences(), st.randoms(use_true_random=False))

@@ -22,14 +22,12 @@ from cases import (
 )
 from tensorflow.python.eager import context
 
-from checkmate_tf.allocator.sequence import events_of
 from checkmate_tf.emit.emit import _FUSED_LATER, Emission, emit
 from checkmate_tf.emit.ordering import Strict, Within, needed_waits
 from checkmate_tf.fit.policy import Limits
 from checkmate_tf.plan import plan_from_sequence
 from checkmate_tf.schedule import keep_all
 from checkmate_tf.strategies import SolveOptions, solve
-from checkmate_tf.trace.kernels import kernels_of
 from checkmate_tf.trace.ops import inputs_of, is_stateful, writes_resource
 from checkmate_tf.trace.program import LARGE, build_program
 from checkmate_tf.trace.sizes.static import with_static_batch
@@ -266,76 +264,6 @@ def test_in_strict_order_large_operations_run_one_after_another(name):
             assert not names, f"{op.name} does not wait for {names[:5]}"
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_a_small_value_of_a_large_one_is_made_before_the_next_comes(late):
-    """Wherever the plan has it: it has no gate, and would run beside the next, and hold what it reads until then."""
-
-    def step(x):
-        y = tf.exp(x)
-        z = tf.sin(y)
-        return y, tf.reduce_sum(y, 0), z, tf.cos(z)
-
-    traced = trace_step(step, tf.TensorSpec([64, 256]))
-    program = build_program(traced, with_static_batch(traced, [tf.TensorShape([64, 256])]), "step", 8192)
-    of = {op.type: op for op in program.step.operations}
-    first, total, sine, cosine = (program.node_of[of[kind]] for kind in ("Exp", "Sum", "Sin", "Cos"))
-    rest = [node for node in keep_all(program.graph).sequence if node not in (first, total, sine, cosine)]
-    order = [first, sine, cosine, total] if late else [first, total, sine, cosine]
-    plan = plan_from_sequence(program.graph, [*order, *rest])
-    emission, _ = _emitted(program, lambda emission: emission.run_strictly(plan))
-    (small,), (last,) = emission.copies[of["Sum"]], emission.copies[of["Cos"]]
-    assert small in _above(last)
-    made = [size for size in events_of(kernels_of(program), plan.sequence).sizes if size > 0]  # it is placed like that
-    assert made.index(1024) == 1
-
-
-def test_a_small_value_waits_for_its_shapes():
-    """It reads a shape that is known only when another large value is there."""
-
-    def step(x):
-        y = tf.exp(x)
-        z = tf.sin(y)
-        return y, z, tf.slice(y, [0, 0], tf.stack([tf.shape(z)[0] // 32, 256])), tf.cos(y)
-
-    traced = trace_step(step, tf.TensorSpec([None, 256]))
-    program = build_program(traced, with_static_batch(traced, [tf.TensorShape([64, 256])]), "step", 8192)
-    of = {op.type: op for op in program.step.operations}
-    first, sine, cosine, part = (program.node_of[of[kind]] for kind in ("Exp", "Sin", "Cos", "Slice"))
-    rest = [node for node in keep_all(program.graph).sequence if node not in (first, sine, cosine, part)]
-    plan = plan_from_sequence(program.graph, [first, cosine, sine, part, *rest])
-    emission, _ = _emitted(program, lambda emission: emission.run_strictly(plan))
-    assert len(emission.copies[of["Slice"]]) == 1
-
-
-def test_a_small_value_waits_for_the_update_of_what_it_reads():
-    """The plan has the update behind the large value, and the new weights are read after it."""
-    weights = tf.Variable(tf.ones([256, 2]))
-
-    def step(x):
-        y = tf.exp(x)
-        z = tf.sin(y)
-        weights.assign_sub(tf.matmul(z, tf.ones([64, 2]), transpose_a=True))
-        return y, z, tf.matmul(y, weights)
-
-    traced = trace_step(step, tf.TensorSpec([64, 256]))
-    program = build_program(traced, with_static_batch(traced, [tf.TensorShape([64, 256])]), "step", 8192)
-    emission, _ = _emitted(program, lambda emission: emission.run_strictly(keep_all(program.graph).plan))
-    reads = [op for op in program.step.operations if op.type == "ReadVariableOp" and op.control_inputs]
-    assert reads and all(len(emission.copies[op]) == 1 for op in reads)
-    assert any(op.type.startswith("Assign") for op in _above(emission.copies[reads[-1]][0]))
-
-
-def _above(op):
-    """All that an operation comes after."""
-    above, todo = set(), [op]
-    while todo:
-        last = todo.pop()
-        new = {*(t.op for t in last.inputs), *last.control_inputs} - above
-        above |= new
-        todo += new
-    return above
-
-
 def test_a_value_is_freed_before_the_next_comes_if_only_its_shape_is_read():
     """Else the shape would be read at any time, and hold the value until then."""
 
@@ -354,7 +282,13 @@ def test_a_value_is_freed_before_the_next_comes_if_only_its_shape_is_read():
         plan = plan_from_sequence(program.graph, sequence)
         emission, _ = _emitted(program, lambda emission, plan=plan: emission.run_strictly(plan))
         shape, sine = emission.copies[of["Shape"]][0], emission.copies[of["Sin"]][0]
-        assert (shape in _above(sine)) is waits
+        above, todo = set(), [sine]
+        while todo:
+            op = todo.pop()
+            new = {*(t.op for t in op.inputs), *op.control_inputs} - above
+            above |= new
+            todo += new
+        assert (shape in above) is waits
 
 
 def test_sums_are_of_two_and_wait_without_gates():

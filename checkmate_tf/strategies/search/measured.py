@@ -63,7 +63,7 @@ def squeeze(
     Returns
     -------
     (length,) int array
-        All that it computes again is read, but may be needless: see `refill`.
+        Where it was changed, all that it computes again is read. Some may be needless: see `refill`.
     """
     until = time.perf_counter() + seconds
     problem, before_after = flatten(graph), links(graph)

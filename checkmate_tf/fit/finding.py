@@ -217,7 +217,7 @@ class Finder:
 
         def fits(sequence: NDArray[np.int64]) -> bool:
             placed = memory.placed(sequence)
-            return placed.taken_bytes <= target and not placed.out_of_memory
+            return placed.peak_bytes <= target and not placed.out_of_memory
 
         with self.ledger.timed("solve"):
             for known in self._fitting(target)[:_CHANGED]:
@@ -308,7 +308,7 @@ class Finder:
 
     def _fitting(self, target: int) -> list[_Known]:
         """Schedules that fit in strict order, the cheapest first."""
-        fitting = [k for k in self.known.values() if k.placed.taken_bytes <= target and not k.placed.out_of_memory]
+        fitting = [k for k in self.known.values() if k.placed.peak_bytes <= target and not k.placed.out_of_memory]
         return sorted(fitting, key=lambda k: (k.cost, k.placed.peak_bytes))
 
     def _fits_loosely(self, memory: Memory, known: _Known, target: int) -> bool:

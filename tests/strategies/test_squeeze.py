@@ -14,6 +14,7 @@ from recomputations import with_recomputations
 from checkmate_tf.plan import evaluate, plan_from_sequence
 from checkmate_tf.strategies.search.arrays import flatten
 from checkmate_tf.strategies.search.exchange import ejected
+from checkmate_tf.strategies.search.keep_where_room import useful
 from checkmate_tf.strategies.search.measured import in_time, squeeze
 
 
@@ -28,6 +29,8 @@ def test_what_comes_of_it_is_a_schedule_that_takes_no_more(graph, turns, seed):
     taken = taken_by(graph)
     found = squeeze(graph, sequence, taken, int(0.8 * taken(sequence)), 0.02, turns, seed)
     assert taken(found) <= taken(sequence)
+    changed = not np.array_equal(found, sequence)
+    assert not changed or len(useful(flatten(graph), found)) == len(found)  # nothing that nobody reads
     if turns == 1:
         assert not Counter(found.tolist()) - Counter(sequence.tolist())  # nothing more is computed
     if turns == 0:

@@ -14,8 +14,8 @@ The table has, for each cell:
 - asked: the most bytes that operations ask for at a time, by the prediction. What a plan leaves out shows here.
 - placed: the most bytes of chunks in use, by the prediction. What it has beyond what is asked, the allocator loses.
 - measured: the allocator's own peak, the most of 16 steps in strict order; and the error of placed.
-- batches known: placed once more, in the map right before the measured steps, with one batch more. The prediction
-  cannot know how many batches are ready; this column does.
+- batches known: placed once more, in the map right before the measured steps. The prediction cannot know how many
+  batches are ready; this column does.
 - replay: the error of the peak of a recorded step that is replayed from the map before it. This checks the allocator's
   model, apart from what is known of operations. The pipeline may come between the map and the record.
 - out of order: placed and measured, if the package places such steps.
@@ -172,7 +172,7 @@ def predicted_and_measured(planned: PlannedStep, network: Any, device: Device, o
     strict = isinstance(order, Strict)
     data = network.data(1)
     folded = folded_constants(program, planned.schedule.budget_bytes or 0)
-    coming = [*constants_of(program), *folded, *batches * program.batch_bytes]
+    coming = [*constants_of(program), *folded, *(batches - 1) * program.batch_bytes]  # one is made in the step
     memory = memory_of(planned, device, coming)
     placed, place_ms = placed_in(memory, planned, order)
     found = {
@@ -191,7 +191,7 @@ def predicted_and_measured(planned: PlannedStep, network: Any, device: Device, o
     if strict:
         whole = sum(program.batch_bytes)
         found["ready_batches"] = (device.current_bytes() - resident - sum(constants_of(program))) / whole
-        ready, _ = placed_in(memory_of(planned, device, program.batch_bytes), planned, order)
+        ready, _ = placed_in(memory_of(planned, device, []), planned, order)
         found["ready_bytes"] = ready.peak_bytes if ready else None
     peaks, seconds = [], []
     for _ in range(STEPS):
@@ -209,38 +209,30 @@ def predicted_and_measured(planned: PlannedStep, network: Any, device: Device, o
     return found
 
 
-def memory_of(planned: PlannedStep, device: Device, coming: list[int]) -> Memory:
-    """What lies where now, with what is to come."""
-    from checkmate_tf.allocator.bfc import state_of_chunks
-    from checkmate_tf.allocator.memory import Memory, with_more
-    from checkmate_tf.device.memory_map import memory_map
-    from checkmate_tf.device.replay import allocator_of
+def memory_of(planned: PlannedStep, device: Device, coming: list[int]) -> Memory | None:
+    """What lies where now, with what is to come; None if that cannot be known."""
+    from checkmate_tf.device.before import memory_before
     from checkmate_tf.trace.kernels import kernels_of
 
-    lies, allocator = memory_map(device), allocator_of(device)
-    state = state_of_chunks(allocator, lies.address, lies.size, lies.in_use)
-    return Memory(allocator, with_more(allocator, state, coming), kernels_of(planned.program))
+    program = planned.program
+    return memory_before(device, kernels_of(program, batch=True), coming, len(program.nodes))
 
 
-def placed_in(memory: Memory, planned: PlannedStep, order: Order) -> tuple[Placed | None, float | None]:
-    """What a plan takes in an order, and the milliseconds to know it; None if that order cannot be placed."""
+def placed_in(memory: Memory | None, planned: PlannedStep, order: Order) -> tuple[Placed | None, float | None]:
+    """What a plan takes in an order, and the milliseconds to know it; None if the allocator has no model."""
     import time
-
-    import numpy as np
 
     from checkmate_tf.emit.ordering import Strict, needed_waits
 
+    if memory is None:
+        return None, None
     graph, plan = planned.program.graph, planned.schedule.plan
     place: Callable[[], Placed]
     if isinstance(order, Strict):
         place = lambda: memory.placed(plan.sequence)  # noqa: E731 - a short callback
-    elif hasattr(memory, "placed_loose"):
-        waits = needed_waits(graph, plan, order)
-        unit = 1e-6 if graph.cost_unit == "us" else 1.0
-        seconds = unit * graph.costs[np.asarray(plan.sequence)]
-        place = lambda: memory.placed_loose(plan.sequence, waits, seconds)  # noqa: E731 - a short callback
     else:
-        return None, None
+        waits, seconds = needed_waits(graph, plan, order), (1e-6 if graph.cost_unit == "us" else 1.0) * graph.costs
+        place = lambda: memory.placed_loose(plan.sequence, waits, seconds)  # noqa: E731 - a short callback
     place()  # compiles
     begun = time.perf_counter()
     placed = place()

@@ -39,7 +39,7 @@ import tensorflow as tf
 
 from ..errors import PlanError
 from ..plan import Plan
-from ..trace.ops import SUMS, copy_attributes, inputs_of, is_stateful, writes_resource
+from ..trace.ops import FUSED_LATER, SUMS, copy_attributes, inputs_of, is_stateful, writes_resource
 from ..trace.order import is_gradient
 from ..trace.products import Products, products_of
 from ..trace.program import LARGE, SHAPE, SMALL, SOURCE, VIEW, Program
@@ -54,7 +54,6 @@ __all__ = ["Copies", "Emission", "emit"]
 Copies: TypeAlias = Mapping[tf.Operation, Sequence[tf.Operation]]
 """Of each traced operation those that were emitted for it, in order."""
 
-_FUSED_LATER = frozenset({"Pad", "PadV2", "MirrorPad"})
 _BIAS = "BiasAddGrad"
 _FUSED_WITH_BIAS = frozenset(
     {"Conv2DBackpropFilter", "Conv3DBackpropFilterV2", "DepthwiseConv2dNativeBackpropFilter", "MatMul"}
@@ -223,7 +222,7 @@ class Emission:
             gate = large and (self._held_back(op, node) if self.strict else self.wait > 0)
             self._emit(op, gate=gate, late=self._late(op, node) if large else ())
             reads_large = any(self.program.classes.get(self._owner(t)) == LARGE for t in inputs_of(op))
-            if (large or reads_large) and op.type not in _FUSED_LATER:
+            if (large or reads_large) and op.type not in FUSED_LATER:
                 self._finish(op)
         if first:
             for op in self.program.shapes[node] if node < len(self.program.shapes) else ():

@@ -23,11 +23,14 @@ from ..errors import InfeasibleBudgetError
 from ..graph import Graph
 from ..plan import plan_from_sequence
 from ..schedule import Schedule, keep_all
+from ..strategies.ordering.links import links
+from ..strategies.ordering.ready import when_ready
 from ..strategies.programs.any_order import any_order_bound
 from ..strategies.search.measured import in_time, refill, squeeze
 from ..strategies.search.minimum_budget import proven_minimum
 from ..strategies.search.variants import variants
 from ..trace.assigned import assigned_later
+from ..trace.ungated import ungated
 from .job import Job, Ledger
 from .options import PlanOptions
 from .policy import POLICY
@@ -69,7 +72,10 @@ class Finder:
     def __init__(self, job: Job, ledger: Ledger) -> None:
         self.job, self.ledger = job, ledger
         self.graph: Graph = job.subject.graph
-        self.assigned = {} if job.subject.program is None else assigned_later(job.subject.program)
+        program = job.subject.program
+        self.assigned = {} if program is None else assigned_later(program)
+        self.ungated = np.zeros(len(self.graph), bool) if program is None else ungated(program)
+        self.links = links(self.graph)
         self.known: dict[bytes, _Known] = {}
         self.loose: dict[bytes, Placed] = {}
         self.solved: dict[int, Schedule | InfeasibleBudgetError] = {}
@@ -90,7 +96,7 @@ class Finder:
         memory = self.job.memory if placed else None
         try:
             if memory is None:
-                return Found(solve_once(self.graph, target, self._options(), self.ledger))
+                return Found(self._in_place(solve_once(self.graph, target, self._options(), self.ledger)))
             return self._find(memory, target, strict)
         except InfeasibleBudgetError as error:
             return bare(error)
@@ -100,8 +106,17 @@ class Finder:
         options = replace(self.job.options, seed=self.job.options.seed + seed)
         memory = self.job.memory if placed else None
         if memory is None:
-            return Found(solve_least(self.graph, error, options, self.ledger))
+            return Found(self._in_place(solve_least(self.graph, error, options, self.ledger)))
         return self._found(memory, self._least(), strict)
+
+    def _as_run(self, sequence: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sequence with all that has no gate where it runs."""
+        return when_ready(self.graph, self.links, sequence, self.ungated)
+
+    def _in_place(self, schedule: Schedule) -> Schedule:
+        """The schedule with all that has no gate where it runs, if it is still within its budget then."""
+        moved = replace(schedule, sequence=self._as_run(schedule.sequence))
+        return moved if moved.peak_bytes <= max(schedule.peak_bytes, schedule.budget_bytes or 0) else schedule
 
     # -- with a model of the allocator -----------------------------------------------------------------------------
     def _find(self, memory: Memory, target: int, strict: bool) -> Found:
@@ -198,7 +213,7 @@ class Finder:
         """Change a schedule until it fits, or as far as that goes. What comes of it is known then, as well."""
 
         def taken(sequence: NDArray[np.int64]) -> int:
-            return memory.placed(sequence).taken_bytes
+            return memory.placed(self._as_run(sequence)).taken_bytes
 
         with self.ledger.timed("solve"):
             sequence = squeeze(
@@ -208,7 +223,7 @@ class Finder:
             if turns < 1:
                 sequence = refill(self.graph, sequence, lambda other: taken(other) <= most, _REFILLING)
             self._add(memory, known.solved, sequence)
-            return most <= target and not memory.placed(sequence).out_of_memory
+            return most <= target and not memory.placed(self._as_run(sequence)).out_of_memory
 
     def _refill(self, memory: Memory, target: int) -> None:
         """Keep what the cheapest schedules that fit have room for, as the allocator places it."""
@@ -216,7 +231,7 @@ class Finder:
             return
 
         def fits(sequence: NDArray[np.int64]) -> bool:
-            placed = memory.placed(sequence)
+            placed = memory.placed(self._as_run(sequence))
             return placed.peak_bytes <= target and not placed.out_of_memory
 
         with self.ledger.timed("solve"):
@@ -269,6 +284,7 @@ class Finder:
 
     def _add(self, memory: Memory, solved: Schedule, sequence: NDArray[np.int64] | None = None) -> _Known:
         sequence = in_time(self.graph, solved.sequence if sequence is None else sequence, self.assigned)
+        sequence = self._as_run(sequence)
         key = sequence.tobytes()
         if key not in self.known or sequence is solved.sequence:
             cost = float(self.graph.costs[sequence].sum())

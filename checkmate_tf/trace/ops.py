@@ -7,6 +7,7 @@ from tensorflow.core.framework import attr_value_pb2
 
 __all__ = [
     "ELEMENTWISE",
+    "FUSED_LATER",
     "SUMS",
     "copy_attributes",
     "function_names",
@@ -70,6 +71,9 @@ _VIEWS_IF_SAME = frozenset(
 
 # Sums of any number of values: the order of the terms, and with it the last bit, is up to Grappler and the kernel.
 SUMS = frozenset({"AddN", "AccumulateNV2"})
+
+# A convolution that reads these may do them itself, when it comes.
+FUSED_LATER = frozenset({"Pad", "PadV2", "MirrorPad"})
 
 # TensorFlow computes these into the buffer of a dying input of the same size.
 ELEMENTWISE = frozenset(

@@ -22,13 +22,13 @@ from cases import (
 )
 from tensorflow.python.eager import context
 
-from checkmate_tf.emit.emit import _FUSED_LATER, Emission, emit
+from checkmate_tf.emit.emit import Emission, emit
 from checkmate_tf.emit.ordering import Strict, Within, needed_waits
 from checkmate_tf.fit.policy import Limits
 from checkmate_tf.plan import plan_from_sequence
 from checkmate_tf.schedule import keep_all
 from checkmate_tf.strategies import SolveOptions, solve
-from checkmate_tf.trace.ops import inputs_of, is_stateful, writes_resource
+from checkmate_tf.trace.ops import FUSED_LATER, inputs_of, is_stateful, writes_resource
 from checkmate_tf.trace.program import LARGE, build_program
 from checkmate_tf.trace.sizes.static import with_static_batch
 from checkmate_tf.trace.step import trace_step
@@ -256,9 +256,9 @@ def test_in_strict_order_large_operations_run_one_after_another(name):
             op = todo.pop()
             mine = 1 << number[op] if op in number else 0
             before[op] = functools.reduce(lambda bits, parent: bits | before[parent], parents, mine)
-    lagging = sum(1 << k for k, op in enumerate(order) if op.type in _FUSED_LATER)
+    lagging = sum(1 << k for k, op in enumerate(order) if op.type in FUSED_LATER)
     for k, op in enumerate(order):
-        if op.type not in _FUSED_LATER and k not in free:
+        if op.type not in FUSED_LATER and k not in free:
             missing = ((1 << k) - 1) & ~lagging & ~before[op]
             names = [late.name for j, late in enumerate(order) if missing >> j & 1]
             assert not names, f"{op.name} does not wait for {names[:5]}"

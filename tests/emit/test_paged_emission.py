@@ -13,11 +13,11 @@ import tensorflow as tf
 from cases import program_of_case
 from pages import PAGES, paged_graph, paged_schedule
 
-from checkmate_tf.emit.emit import _FUSED_LATER
 from checkmate_tf.emit.paging import PagedEmission, emit_paged, pageable
 from checkmate_tf.errors import PlanError
 from checkmate_tf.paging import with_host
 from checkmate_tf.plan import plan_from_sequence
+from checkmate_tf.trace.ops import FUSED_LATER
 from checkmate_tf.trace.program import LARGE, build_program
 from checkmate_tf.trace.sizes.static import with_static_batch
 from checkmate_tf.trace.step import trace_step
@@ -110,7 +110,7 @@ def _places(program, schedule, emission):
                 turns[op] = turns.get(op, -1) + 1
             free = [op is not program.nodes[node][0] and op in emission.rewritten for op in mine]
             free = [
-                may or op.type in _FUSED_LATER or program.classes[op] != LARGE
+                may or op.type in FUSED_LATER or program.classes[op] != LARGE
                 for op, may in zip(mine, free, strict=True)
             ]
             yield "compute", [(emission.copies[op][turns[op]], not may) for op, may in zip(mine, free, strict=True)]

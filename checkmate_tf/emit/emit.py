@@ -41,12 +41,13 @@ from ..errors import PlanError
 from ..plan import Plan
 from ..trace.ops import FUSED_LATER, SUMS, copy_attributes, inputs_of, is_stateful, writes_resource
 from ..trace.order import is_gradient
+from ..trace.partition.classes import LARGE, SHAPE, SMALL, SOURCE, VIEW
+from ..trace.partition.trees import in_trees
 from ..trace.products import Products, products_of
-from ..trace.program import LARGE, SHAPE, SMALL, SOURCE, VIEW, Program
+from ..trace.program import Program
 from ..trace.rewrites.sums import grappler_sorts
 from ..trace.sizes.folded import computed_in_each_step
 from ..trace.sizes.loops import LOOPS, copy_functions
-from ..trace.trees import in_trees
 from .ordering import Order, Strict, last_readers, needed_waits
 
 __all__ = ["Copies", "Emission", "emit"]

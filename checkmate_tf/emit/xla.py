@@ -30,7 +30,8 @@ import tensorflow as tf
 
 from ..plan import Plan
 from ..trace.ops import inputs_of
-from ..trace.program import LARGE, SMALL, SOURCE, Program
+from ..trace.partition.classes import LARGE, SMALL, SOURCE
+from ..trace.program import Program
 from .emit import Emission
 
 __all__ = ["XlaEmission", "emit_compiled", "emit_for_xla", "recomputed_runs"]

@@ -115,7 +115,10 @@ class Finder:
 
     def _in_place(self, schedule: Schedule) -> Schedule:
         """The schedule with all that has no gate where it runs, if it is still within its budget then."""
-        moved = replace(schedule, sequence=self._as_run(schedule.sequence))
+        sequence = self._as_run(schedule.sequence)
+        if sequence is schedule.sequence:
+            return schedule
+        moved = replace(schedule, sequence=sequence)
         return moved if moved.peak_bytes <= max(schedule.peak_bytes, schedule.budget_bytes or 0) else schedule
 
     # -- with a model of the allocator -----------------------------------------------------------------------------

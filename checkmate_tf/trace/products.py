@@ -19,7 +19,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from .ops import inputs_of
-from .program import LARGE, Program
+from .partition.classes import LARGE
+from .program import Program
 
 __all__ = ["Products", "Pushed", "products_of"]
 

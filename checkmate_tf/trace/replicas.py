@@ -19,7 +19,8 @@ import tensorflow as tf
 from ..errors import ModelError
 from .ops import inputs_of, is_source
 from .order import topological
-from .program import SOURCE, Program
+from .partition.classes import SOURCE
+from .program import Program
 from .sizes.static import StaticStep
 from .step import TracedStep
 

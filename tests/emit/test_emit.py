@@ -29,7 +29,8 @@ from checkmate_tf.plan import plan_from_sequence
 from checkmate_tf.schedule import keep_all
 from checkmate_tf.strategies import SolveOptions, solve
 from checkmate_tf.trace.ops import FUSED_LATER, inputs_of, is_stateful, writes_resource
-from checkmate_tf.trace.program import LARGE, build_program
+from checkmate_tf.trace.partition.classes import LARGE
+from checkmate_tf.trace.program import build_program
 from checkmate_tf.trace.sizes.static import with_static_batch
 from checkmate_tf.trace.step import trace_step
 

@@ -18,7 +18,8 @@ from checkmate_tf.errors import PlanError
 from checkmate_tf.paging import with_host
 from checkmate_tf.plan import plan_from_sequence
 from checkmate_tf.trace.ops import FUSED_LATER
-from checkmate_tf.trace.program import LARGE, build_program
+from checkmate_tf.trace.partition.classes import LARGE
+from checkmate_tf.trace.program import build_program
 from checkmate_tf.trace.sizes.static import with_static_batch
 from checkmate_tf.trace.step import trace_step
 

@@ -20,7 +20,8 @@ from checkmate_tf.fit.subjects import fitted
 from checkmate_tf.schedule import keep_all
 from checkmate_tf.trace.encodings import encoded, find_encodings, pack_bits, place_in_window, to_place, unpack_bits
 from checkmate_tf.trace.ops import inputs_of
-from checkmate_tf.trace.program import LARGE, build_program
+from checkmate_tf.trace.partition.classes import LARGE
+from checkmate_tf.trace.program import build_program
 from checkmate_tf.trace.sizes.static import with_static_batch
 from checkmate_tf.trace.step import trace_step
 

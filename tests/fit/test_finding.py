@@ -20,6 +20,7 @@ from checkmate_tf.fit.options import PlanOptions
 from checkmate_tf.fit.state import Found
 from checkmate_tf.plan import evaluate, plan_from_sequence
 from checkmate_tf.schedule import keep_all
+from checkmate_tf.strategies.ordering.ready import when_ready
 from checkmate_tf.strategies.search.minimum_budget import proven_minimum
 
 LIMIT = 1 << 34
@@ -160,7 +161,8 @@ def test_schedules_of_other_strategies_are_not_varied(asked):
 def test_without_a_model_it_is_the_solver_that_is_asked(placed, monkeypatch):
     """Where the job has no memory, or the model turned out to be wrong."""
     finder = finder_of("unet", memory=not placed)
-    answers = {7: "a schedule", 3: InfeasibleBudgetError("none", 3, 5, proven=True, sequence=[0])}
+    plain = keep_all(finder.graph)
+    answers = {7: plain, 3: InfeasibleBudgetError("none", 3, 5, proven=True, sequence=[0])}
 
     def solve(graph, target, options, ledger):
         assert graph is finder.graph and ledger is finder.ledger and options.time_limit < 6.0
@@ -170,11 +172,11 @@ def test_without_a_model_it_is_the_solver_that_is_asked(placed, monkeypatch):
 
     monkeypatch.setattr(finding, "solve_once", solve)
     found = finder.find(7, strict=False, placed=placed)
-    assert found.schedule == "a schedule" and found.placed is None and not finder.known
+    assert found.schedule is plain and found.placed is None and not finder.known
     error = finder.find(3, strict=True, placed=placed)
     assert (error.minimum_bytes, error.proven, error.sequence) == (5, True, [0]) and error.__traceback__ is None
     seeds = []
-    monkeypatch.setattr(finding, "solve_least", lambda graph, error, options, ledger: seeds.append(options.seed))
+    monkeypatch.setattr(finding, "solve_least", lambda g, e, options, ledger: seeds.append(options.seed) or plain)
     finder.least(error, 2, strict=True, placed=placed)
     assert seeds == [2]
 
@@ -241,3 +243,19 @@ def test_nothing_is_computed_again_once_its_variables_are_assigned():
     for known in finder.known.values():
         sequence = known.sequence.tolist()
         assert min(sequence[sequence.index(end) :]) >= half
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_what_has_no_gate_is_where_it_is_ready(memory):
+    """In all that is found, with the allocator's model or without."""
+    name = "unet"
+    finder, graph = finder_of(name, memory=memory, order="fixed"), GRAPHS[name]
+    finder.ungated = np.random.default_rng(0).random(len(graph)) < 0.3
+    found = finder.find(int(0.8 * PLAIN[name]), strict=True)
+    assert isinstance(found, Found)
+    sequences = [known.sequence for known in finder.known.values()] + [found.schedule.sequence]
+    assert any(len(sequence) > len(graph) for sequence in sequences)
+    for sequence in sequences:
+        assert when_ready(graph, finder.links, sequence, finder.ungated) is sequence
+    for known in finder.known.values():
+        assert known.placed == MEMORIES[name].placed(known.sequence)

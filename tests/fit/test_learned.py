@@ -29,7 +29,7 @@ from checkmate_tf.fit.policy import POLICY
 from checkmate_tf.fit.run import NotMeasurable
 from checkmate_tf.fit.subjects import learned, tracing
 from checkmate_tf.schedule import keep_all
-from checkmate_tf.trace.program import LARGE, VIEW
+from checkmate_tf.trace.partition.classes import LARGE, VIEW
 
 pytestmark = pytest.mark.usefixtures("fresh_keras")
 

@@ -12,7 +12,8 @@ from checkmate_tf.errors import DynamicShapeError
 from checkmate_tf.graph import BACKWARD, FORWARD, LOSS
 from checkmate_tf.schedule import keep_all
 from checkmate_tf.trace.ops import inputs_of, is_stateful
-from checkmate_tf.trace.program import LARGE, SHAPE, SMALL, SOURCE, VIEW, build_program
+from checkmate_tf.trace.partition.classes import LARGE, SHAPE, SMALL, SOURCE, VIEW
+from checkmate_tf.trace.program import build_program
 from checkmate_tf.trace.sizes.static import with_static_batch
 from checkmate_tf.trace.step import trace_step
 

@@ -1,4 +1,6 @@
-"""Transposes of matrices are folded into the products that read them, as Grappler does; other transposes stay."""
+"""Transposes of matrices are folded into the products that read them, and pairs that undo each other are left out.
+
+Grappler does both. Other transposes stay."""
 
 from __future__ import annotations
 
@@ -123,6 +125,69 @@ def test_without_an_optimizer_that_it_takes_nothing_is_folded(optimizer):
     finally:
         tf.config.optimizer.set_experimental_options({optimizer: True, **before})
     assert read == [["Placeholder", "Transpose"]]
+
+
+def around(x, first, second):
+    """Two transposes, one after the other."""
+    return tf.transpose(tf.transpose(x, first), second)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [([1, 0, 2], [1, 0, 2]), ([1, 2, 0], [2, 0, 1]), ([-1, 0, 1], [1, 2, 0]), ([0, 1, 2],) * 2]
+)
+def test_what_two_transposes_leave_as_it_was_is_read_directly(first, second):
+    step = trace_step(lambda x: tf.exp(around(x, first, second)), FIRST)
+    assert [op.type for op in step.operations if op.type in ("Transpose", "Exp")] == ["Exp"]
+    x = random(2, 3, 4)
+    assert np.array_equal(around(x, first, second), x)
+
+
+@pytest.mark.parametrize(("first", "second"), [([1, 2, 0], [1, 2, 0]), ([1, 0, 2], [0, 2, 1])])
+def test_transposes_that_leave_something_changed_stay(first, second):
+    step = trace_step(lambda x: tf.exp(around(x, first, second)), FIRST)
+    assert [op.type for op in step.operations].count("Transpose") == 2
+
+
+def test_gradients_of_pairs_are_pairs():
+    """Their permutations are inverses that TensorFlow computes."""
+
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(tf.exp(around(x, [1, 2, 0], [2, 0, 1])))
+        return tape.gradient(loss, x)
+
+    step = trace_step(gradient, FIRST)
+    assert "Transpose" not in [op.type for op in step.operations]
+
+
+def test_the_first_of_a_pair_stays_for_another_reader():
+    def step(x):
+        turned = tf.transpose(x, [1, 0, 2])
+        return tf.sin(turned), tf.exp(tf.transpose(turned, [1, 0, 2]))
+
+    kinds = [op.type for op in trace_step(step, FIRST).operations]
+    assert kinds.count("Transpose") == 1
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_pair_of_which_one_waits_for_something_stays(which):
+    def function(x, y):
+        order = tf.constant([1, 0, 2])
+        for k in range(2):
+            with tf.control_dependencies([tf.sin(y)] if k == which else []):
+                x = tf.transpose(x, order)
+        return tf.exp(x)
+
+    concrete, _ = folded(function, FIRST, SECOND)
+    (result,) = (op for op in concrete.graph.get_operations() if op.type == "Exp")
+    assert result.inputs[0].op.type == "Transpose"
+
+
+def test_what_a_pair_gave_back_may_be_a_result():
+    step = trace_step(lambda x: around(tf.exp(x), [1, 0, 2], [1, 0, 2]), FIRST)
+    assert [op.type for op in step.operations if op.type in ("Transpose", "Exp")] == ["Exp"]
+    assert step.outputs[0].shape.as_list() == [None, 3, 4]
 
 
 @pytest.mark.parametrize("as_written", [False, True])

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from checkmate_tf.trace.trees import gather_trees, within_trees
+from checkmate_tf.trace.partition.trees import gather_trees, within_trees
 
 
 @pytest.mark.parametrize("read_twice", [False, True])

@@ -30,7 +30,7 @@ def when_ready(graph: Graph, links: Links, sequence: Integers, free: NDArray[np.
     sequence : (length,) int
         A valid order of computation.
     free : (n,) bool
-        Which nodes come when they are ready, each time that they are computed.
+        Which nodes come when they are ready. Those that are computed again then keep their places.
 
     Returns
     -------
@@ -53,8 +53,8 @@ def _moved(links: Links, sequence: Integers, free: NDArray[np.bool_]) -> Integer
     newest = np.full(len(free), -1, np.int64)  # node -> the place of its newest computation
     for place in range(len(sequence)):
         node = sequence[place]
-        if free[node]:
-            behind[place] = 0
+        if free[node] and newest[node] < 0:
+            behind[place] = -1
             for e in range(links.before_ptr[node], links.before_ptr[node + 1]):
                 if newest[links.before[e]] >= 0:
                     behind[place] = max(behind[place], behind[newest[links.before[e]]])

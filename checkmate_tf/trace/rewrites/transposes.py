@@ -1,8 +1,10 @@
-"""Transposes of matrices, folded into the products that read them.
+"""Transposes that no step computes: those of matrices that a product reads, and pairs that undo each other.
 
 A product can read either of its matrices transposed, so Grappler leaves the transpose out where it finds the two next
-to each other. It finds them so in a plain step. In a plan something may be between them that one waits for, and then
-the transpose is computed after all. Folded here, a plan counts no memory for it, and it is what runs.
+to each other. Two transposes, one after the other, may leave everything as it was, as those between two recurrent
+layers do. Then Grappler leaves them out, too. It finds them so in a plain step. In a plan something may be between them
+that one waits for, and then they are computed after all. Left out here, a plan counts no memory for them, and it is
+what runs.
 """
 
 from __future__ import annotations
@@ -26,10 +28,11 @@ _NEEDED = ("arithmetic_optimization", "constant_folding")  # of Grappler's optim
 
 
 def fold_transposes(graph: tf.Graph) -> dict[tf.Operation, tf.Operation]:
-    """Let products of matrices read what transposes of their matrices read.
+    """Let products of matrices read what transposes of their matrices read, and leave out what two of them undo.
 
-    These are the kernels that run in a plain step. So where Grappler is off, nothing is folded. Complex numbers are
+    These are the kernels that run in a plain step. So where Grappler is off, nothing is folded. Complex matrices are
     left alone, and constants, which Grappler transposes beforehand. What a transpose waits for, the product waits for.
+    A pair of which one waits for something stays.
 
     Parameters
     ----------
@@ -39,10 +42,18 @@ def fold_transposes(graph: tf.Graph) -> dict[tf.Operation, tf.Operation]:
     Returns
     -------
     dict
-        From products to those that replace them.
+        From products, and the second transposes of pairs, to what replaces them.
     """
     found: dict[tf.Operation, tf.Operation] = {}
-    for op in graph.get_operations() if _grappler_folds() else ():
+    if not _grappler_folds():
+        return found
+    for op in graph.get_operations():
+        source = _unchanged(op)
+        if source is not None:
+            with graph.as_default(), graph.device(op.device or None), graph.control_dependencies(None):
+                found[op] = tf.identity(source, name=op.name).op
+            put_in_place(op, found[op])
+    for op in graph.get_operations():
         folded = [k for k in range(2) if op.type in _TRANSPOSED and _swaps_matrices(op.inputs[k].op)]
         if folded:
             found[op] = _reading_what_they_read(op, folded)
@@ -72,6 +83,18 @@ def _reading_what_they_read(op: tf.Operation, folded: Sequence[int]) -> tf.Opera
     return other
 
 
+def _unchanged(op: tf.Operation) -> tf.Tensor | None:
+    """What an operation gives back as it was before a transpose; None if it gives something else."""
+    first = op.inputs[0].op if op.type == "Transpose" else op
+    if first is op or first.type != "Transpose" or op.control_inputs or first.control_inputs:
+        return None
+    before, after = _permutation(first.inputs[1]), _permutation(op.inputs[1])
+    if before is None or after is None or [before[axis] for axis in after] != list(range(len(before))):
+        return None
+    source: tf.Tensor = first.inputs[0]
+    return source
+
+
 def _swaps_matrices(op: tf.Operation) -> bool:
     """Whether an operation transposes matrices, and does nothing else."""
     if op.type != "Transpose" or op.inputs[0].dtype.is_complex:
@@ -84,8 +107,9 @@ def _swaps_matrices(op: tf.Operation) -> bool:
 
 
 def _permutation(t: tf.Tensor) -> list[int] | None:
-    """The axes, if they are known. A swap is its own inverse."""
-    while t.op.type == "InvertPermutation":
-        t = t.op.inputs[0]
+    """The axes, if they are known."""
+    if t.op.type == "InvertPermutation":
+        axes = _permutation(t.op.inputs[0])
+        return None if axes is None else sorted(range(len(axes)), key=axes.__getitem__)
     value = tf.get_static_value(t)
-    return None if value is None else [int(axis) for axis in value]
+    return None if value is None else [int(axis) % len(value) for axis in value]

@@ -12,7 +12,8 @@ from __future__ import annotations
 import tensorflow as tf
 
 from ..ops import is_stateful
-from ..program import LARGE, Program
+from ..partition.classes import LARGE
+from ..program import Program
 from ..rewrites.sums import grappler_sorts
 from .loops import LOOPS
 

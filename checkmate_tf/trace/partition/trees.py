@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from .ops import ELEMENTWISE, SUMS, inputs_of, view_of
+from ..ops import ELEMENTWISE, SUMS, inputs_of, view_of
 
 __all__ = ["gather_trees", "in_trees", "within_trees"]
 

@@ -236,7 +236,9 @@ def child_itself(request: dict) -> dict:
 
 def child_limit_plain(request: dict) -> dict:
     from checkmate_tf.check.networks import NETWORKS
+    from checkmate_tf.device.in_child import take_memory_in_one_piece
 
+    take_memory_in_one_piece()
     network = NETWORKS[request["network"]]
     return train(network.model(), network, device_data(network))
 
@@ -244,7 +246,9 @@ def child_limit_plain(request: dict) -> dict:
 def child_limit_ours(request: dict) -> dict:
     import checkmate_tf
     from checkmate_tf.check.networks import NETWORKS
+    from checkmate_tf.device.in_child import take_memory_in_one_piece
 
+    take_memory_in_one_piece()
     network = NETWORKS[request["network"]]
     model, data = network.model(), device_data(network)
     checkmate_tf.compile(

@@ -18,6 +18,7 @@ from checkmate_tf.device.memory_map import memory_map
 from checkmate_tf.device.record import NotRecorded, Recorded, record, record_step
 from checkmate_tf.device.replay import allocator_of, replayed
 from checkmate_tf.errors import PlanError
+from checkmate_tf.fit.subjects.tracing import TAKEN_FIRST
 
 SHAPE = tf.constant([3000])
 
@@ -57,6 +58,19 @@ def test_the_operations_of_a_step_are_named_with_their_types():
     kinds = dict(zip(recorded.operation, recorded.kind, strict=True))
     assert "MatMul" in kinds["product"]  # or oneDNN's own
     assert recorded.peak_bytes == recorded.bytes_in_use.max()
+
+
+@pytest.mark.parametrize("kind", sorted(TAKEN_FIRST))
+def test_some_kernels_take_their_own_memory_first(kind):
+    """As those types are said to do: here the first allocation is the kernel's own, and the outputs follow."""
+    features, classes = tf.random.normal((512, 8)), tf.zeros([512], tf.int64)
+    labels = classes if kind.startswith("Sparse") else tf.one_hot(classes, 8)
+    run = tf.function(lambda x, y: getattr(tf.raw_ops, kind)(features=x, labels=y), autograph=False)
+    run(features, labels)
+    recorded = record(find_device(), lambda: run(features, labels))
+    mine = [k for k, of in enumerate(recorded.kind) if of == kind and recorded.allocates[k]]
+    assert [recorded.role[k] for k in mine][:2] == ["temp", "output"]
+    assert recorded.requested_bytes[mine[0]] == 2048
 
 
 def test_what_runs_on_several_threads_is_in_order_as_well():

@@ -32,7 +32,10 @@ from ..policy import POLICY
 from .learned import can_learn
 from .looking import looked_at
 
-__all__ = ["Tracing", "with_workspaces"]
+__all__ = ["TAKEN_FIRST", "Tracing", "with_workspaces"]
+
+TAKEN_FIRST = frozenset({"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"})
+"""Types whose kernels take what they need for themselves before their outputs. The others take it after them."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +177,11 @@ def _with_late_updates(program: Program) -> list[Program]:
     return [late] if keep_all(late.graph).peak_bytes < keep_all(graph).peak_bytes else []
 
 
+def _taken(kind: str, size: int) -> Workspace:
+    """What a kernel of a type takes for itself, of which only the bytes were measured."""
+    return Workspace(before=(size,)) if kind in TAKEN_FIRST else Workspace(after=(size,))
+
+
 def _costs(
     step: TracedStep, static: StaticStep, device: Device, options: PlanOptions, known: Mapping[tf.Operation, Workspace]
 ) -> tuple[NDArray[np.float64], dict[tf.Operation, Workspace]]:
@@ -193,7 +201,7 @@ def _costs(
         progress=partial(options.tell, "kernels"),
         time_budget=POLICY.alone_seconds if can_learn(device, options) else ALONE_SECONDS,
     )
-    scratch = {op: Workspace(after=(size,)) for op, size in zip(unknown, alone.tolist(), strict=True)}
+    scratch = {op: _taken(op.type, size) for op, size in zip(unknown, alone.tolist(), strict=True)}
     for pooling in {pooling_of(op) for op in unknown} & scratch.keys() if device.is_cpu else ():
         kept = places_bytes(static.operations[pooling], scratch[pooling].bytes)
         scratch[pooling] = Workspace(kept=kept) if kept else scratch[pooling]

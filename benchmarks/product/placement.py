@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from checkmate_tf.device.measure import Device
     from checkmate_tf.emit.ordering import Order
     from checkmate_tf.fit.planned import PlannedStep
+    from checkmate_tf.trace.sizes.folded import Folded
 
 NETWORKS = ("mobilenet", "transformer", "lstm", "unet", "vgg16", "resnet50")  # the quick ones first
 UNSEEN = (
@@ -172,8 +173,8 @@ def predicted_and_measured(planned: PlannedStep, network: Any, device: Device, o
     strict = isinstance(order, Strict)
     data = network.data(1)
     folded = folded_constants(program, planned.schedule.budget_bytes or 0)
-    coming = [*constants_of(program), *folded, *(batches - 1) * program.batch_bytes]  # one is made in the step
-    memory = memory_of(planned, device, coming)
+    coming = [*constants_of(program), *folded.sizes, *(batches - 1) * program.batch_bytes]  # one is made in the step
+    memory = memory_of(planned, device, coming, folded)
     placed, place_ms = placed_in(memory, planned, order)
     found = {
         "asked_bytes": placed.asked_bytes if placed else None,
@@ -182,7 +183,7 @@ def predicted_and_measured(planned: PlannedStep, network: Any, device: Device, o
     }
     resident = device.current_bytes()
     ready = POLICY.ready_batches(POLICY.ahead)
-    shapes = [] if folded else [t.shape for t in program.step.inputs]
+    shapes = [] if folded.sizes else [t.shape for t in program.step.inputs]
     step = fed_as_by_fit(lambda *given: emit(program, plan, order, given), data, device, ready, shapes=shapes)
     del data
     for _ in range(WARMING):
@@ -191,7 +192,7 @@ def predicted_and_measured(planned: PlannedStep, network: Any, device: Device, o
     if strict:
         whole = sum(program.batch_bytes)
         found["ready_batches"] = (device.current_bytes() - resident - sum(constants_of(program))) / whole
-        ready, _ = placed_in(memory_of(planned, device, []), planned, order)
+        ready, _ = placed_in(memory_of(planned, device, [], folded), planned, order)
         found["ready_bytes"] = ready.peak_bytes if ready else None
     peaks, seconds = [], []
     for _ in range(STEPS):
@@ -209,13 +210,13 @@ def predicted_and_measured(planned: PlannedStep, network: Any, device: Device, o
     return found
 
 
-def memory_of(planned: PlannedStep, device: Device, coming: list[int]) -> Memory | None:
+def memory_of(planned: PlannedStep, device: Device, coming: list[int], folded: Folded) -> Memory | None:
     """What lies where now, with what is to come; None if that cannot be known."""
     from checkmate_tf.device.before import memory_before
     from checkmate_tf.trace.kernels import kernels_of
 
     program = planned.program
-    return memory_before(device, kernels_of(program, batch=True), coming, len(program.nodes))
+    return memory_before(device, kernels_of(program, True, folded.operations), coming, len(program.nodes))
 
 
 def placed_in(memory: Memory | None, planned: PlannedStep, order: Order) -> tuple[Placed | None, float | None]:

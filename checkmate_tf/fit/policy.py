@@ -96,7 +96,7 @@ class FitPolicy:
     reserves : float
         Of the budget, at most, for these.
     folded : float
-        Of the budget: where TensorFlow may keep more constants that only a known batch size makes constant, plans are
+        Of the budget: where a step with loops has more constants that only a known batch size makes constant, plans are
         measured with a known one. Else with an open one: loops take up to a tenth more then.
     batches_named : float
         Of the budget: where batches that are kept ready take more, a refusal says how to keep fewer.

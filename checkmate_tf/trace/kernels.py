@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 import numpy as np
 import tensorflow as tf
@@ -24,7 +24,7 @@ _TAKES_OVER = dict.fromkeys(ELEMENTWISE | {"Select", "SelectV2", "LogicalAnd", "
 }
 
 
-def kernels_of(program: Program, batch: bool = False) -> Kernels:
+def kernels_of(program: Program, batch: bool = False, folded: Container[tf.Operation] = frozenset()) -> Kernels:
     """The operations of a program's nodes, as arrays.
 
     Views are no operations here: they share the memory of what they look at. So are shape operations, whose values
@@ -32,6 +32,8 @@ def kernels_of(program: Program, batch: bool = False) -> Kernels:
 
     With `batch` the last node, one beyond those of the program, is the batch that comes for the step. It is freed as
     other values are. A plan counts it for the whole step.
+
+    What is `folded` does not run in a step: it takes no memory, and reads nothing.
     """
     pushed = products_of(program).pushed if grappler_sorts() else []
     without = {p.inner: id(p.factor) for p in pushed}
@@ -54,10 +56,10 @@ def kernels_of(program: Program, batch: bool = False) -> Kernels:
             mine |= {beside[op]: None} if op in beside else {}
             recorded = program.tapes.get(op)
             mine |= dict.fromkeys([id(recorded), *map(id, recorded.outputs)]) if recorded is not None else {}
-            read += [buffers[key] for key in mine if key in buffers]
+            read += [buffers[key] for key in mine if key in buffers and op not in folded]
             reads.append(len(read))
             for t in op.outputs:
-                size = _bytes_of(program, t)
+                size = 0 if op in folded else _bytes_of(program, t)
                 element = _element_bytes(program, t)
                 buffers[id(t)] = len(sizes)
                 sizes.append(size)
@@ -70,7 +72,7 @@ def kernels_of(program: Program, batch: bool = False) -> Kernels:
             outputs.append(len(sizes))
             passed_on = program.static.passed_on.get(op)
             takes_over.append(min(passed_on) if passed_on else _TAKES_OVER.get(op.type, -1))
-            own = program.scratch.get(op, NOTHING)
+            own = NOTHING if op in folded else program.scratch.get(op, NOTHING)
             many = max(1, round(own.bytes / max(elements))) if elements else 1  # it keeps lists of its own
             workspace += [*own.before, *own.after] if many == 1 else [own.bytes // many] * many
             before.append(len(own.before) if many == 1 else 0)

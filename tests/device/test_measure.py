@@ -12,13 +12,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from cases import DENSE, compile_quickly, make
+from cases import DENSE, compile_quickly, make, program_of_case
 
 import checkmate_tf
 from checkmate_tf.device.measure import Device, captured_variables, fed_as_by_fit, find_device, measure_peak
 from checkmate_tf.device.record import record
 from checkmate_tf.fit import run
 from checkmate_tf.fit.policy import POLICY
+from checkmate_tf.trace.sizes.folded import OPEN, Folded
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_keras"),
@@ -258,14 +259,23 @@ def test_as_many_batches_are_ready_as_are_asked_for(ready):
     del run
 
 
-@pytest.mark.parametrize(("folded", "known"), [(10**8, True), (10**6, False)])
-def test_where_constants_are_large_the_batch_size_is_known(monkeypatch, folded, known):
+@pytest.mark.parametrize(("folded", "known"), [((10**6,), True), ((), False)])
+def test_where_there_are_constants_to_keep_the_batch_size_is_known(monkeypatch, folded, known):
     """TensorFlow may keep them in `fit`, too."""
     fed, real = [], run.fed_as_by_fit
     monkeypatch.setattr(run, "fed_as_by_fit", lambda *given: fed.append(given[5]) or real(*given))
-    monkeypatch.setattr(run, "folded_of", lambda program: [folded])
+    monkeypatch.setattr(run, "folded_of", lambda program: Folded(frozenset(), folded))
     compile_quickly(make(DENSE), DENSE, verify=True, budget="1GB")
     assert fed and all((shapes == []) is known for shapes in fed)
+
+
+@pytest.mark.parametrize(
+    ("case", "budget", "known"), [("dense", 10**9, True), ("recurrent", 10**9, False), ("recurrent", 10**7, True)]
+)
+def test_with_loops_only_large_constants_make_it_known(monkeypatch, case, budget, known):
+    folded = Folded(frozenset(), (10**6,))
+    monkeypatch.setattr(run, "folded_of", lambda program: folded)
+    assert run.folded_constants(program_of_case(case), budget) == (folded if known else OPEN)
 
 
 @pytest.mark.parametrize("prefetch", [-1, 1.5, True, "2"])

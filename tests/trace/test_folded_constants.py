@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
+from checkmate_tf.allocator.sequence import events_of
+from checkmate_tf.trace.kernels import kernels_of
 from checkmate_tf.trace.program import build_program
 from checkmate_tf.trace.sizes.folded import folded_of
 from checkmate_tf.trace.sizes.static import with_static_batch
@@ -16,7 +18,7 @@ ROW = np.arange(4096, dtype=np.float32)[None]
 def folded(step):
     traced = trace_step(step, tf.TensorSpec([None, 4096]))
     static = with_static_batch(traced, [tf.TensorShape([16, 4096])])
-    return sum(folded_of(build_program(traced, static, "step")))
+    return sum(folded_of(build_program(traced, static, "step")).sizes)
 
 
 def numbers(x):
@@ -51,3 +53,17 @@ def test_small_values_and_random_ones_do_not():
 
 def test_of_a_chain_what_is_read_in_the_end_counts():
     assert folded(lambda x: x + tf.exp(numbers(x))) == 16 * ROW.nbytes
+
+
+def test_what_is_folded_takes_nothing_in_a_step():
+    """And what reads it reads a constant, which is there before."""
+    traced = trace_step(lambda x: tf.exp(x + tf.exp(numbers(x))), tf.TensorSpec([None, 4096]))
+    program = build_program(traced, with_static_batch(traced, [tf.TensorShape([16, 4096])]), "step")
+    made = folded_of(program)
+    names = {op.type for op in made.operations}
+    assert {"Range", "Cast", "Exp"} <= names and "AddV2" not in names
+    sequence = range(len(program.nodes))
+    whole, less = (events_of(kernels_of(program, folded=ops), sequence) for ops in ((), made.operations))
+    asked = [sorted(events.sizes[events.sizes > 0].tolist()) for events in (whole, less)]
+    assert asked[1] == [16 * ROW.nbytes]  # the second takes over what the first makes
+    assert asked[0].count(16 * ROW.nbytes) > 1

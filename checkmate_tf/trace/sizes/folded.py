@@ -9,6 +9,8 @@ order. There a plan leaves it the constants that it finds in the plain step, or 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import tensorflow as tf
 
 from ..ops import is_stateful
@@ -17,10 +19,23 @@ from ..program import Program
 from ..rewrites.sums import grappler_sorts
 from .loops import LOOPS
 
-__all__ = ["computed_in_each_step", "constants_of", "folded_of"]
+__all__ = ["OPEN", "Folded", "computed_in_each_step", "constants_of", "folded_of"]
 
 _LEAST_CONSTANT = 1 << 14  # bytes: smaller ones are many, and lie anywhere
 _ENLARGED = {"Fill": 1, "Tile": 0, "BroadcastTo": 0}  # the input whose value these write many times
+
+
+class Folded(NamedTuple):
+    """What TensorFlow computes beforehand."""
+
+    operations: frozenset[tf.Operation]
+    """They do not run in a step."""
+    sizes: tuple[int, ...]
+    """Bytes of each value of theirs that is kept, since others read it. Small values do not count."""
+
+
+OPEN = Folded(frozenset(), ())
+"""Of a step with an open batch size."""
 
 
 def constants_of(program: Program) -> list[int]:
@@ -45,10 +60,10 @@ def computed_in_each_step(program: Program) -> dict[tf.Operation, int]:
     return found
 
 
-def folded_of(program: Program) -> list[int]:
-    """Bytes of each value that TensorFlow computes beforehand, and keeps, if it knows the batch size while it traces.
+def folded_of(program: Program) -> Folded:
+    """What TensorFlow computes beforehand if it knows the batch size while it traces.
 
-    They depend on constants and on the batch size alone, and what reads them does not. Small values do not count.
+    It depends on constants and on the batch size alone. What is kept, something reads that does not.
     """
     apart = computed_in_each_step(program)
     known: set[tf.Operation] = set()
@@ -62,4 +77,5 @@ def folded_of(program: Program) -> list[int]:
             made.append(op)
     others = set(program.step.operations) - known
     read = [t for op in made for t in op.outputs if not others.isdisjoint(t.consumers())]
-    return [size for t in read if (size := program.static.bytes_of(t) or 0) >= _LEAST_CONSTANT]
+    sizes = [size for t in read if (size := program.static.bytes_of(t) or 0) >= _LEAST_CONSTANT]
+    return Folded(frozenset(made), tuple(sizes)) if sizes else OPEN

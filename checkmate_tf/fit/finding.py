@@ -74,7 +74,8 @@ class Finder:
         self.graph: Graph = job.subject.graph
         program = job.subject.program
         self.assigned = {} if program is None else assigned_later(program)
-        self.ungated = np.zeros(len(self.graph), bool) if program is None else ungated(program)
+        copied = self.graph.host is not None  # what is read then may have come back from the host
+        self.ungated = np.zeros(len(self.graph), bool) if program is None or copied else ungated(program)
         self.links = links(self.graph)
         self.known: dict[bytes, _Known] = {}
         self.loose: dict[bytes, Placed] = {}

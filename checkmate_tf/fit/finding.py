@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ from ..errors import InfeasibleBudgetError
 from ..graph import Graph
 from ..plan import plan_from_sequence
 from ..schedule import Schedule, keep_all
-from ..strategies.ordering.links import links
+from ..strategies.ordering.links import Links, links
 from ..strategies.ordering.ready import when_ready
 from ..strategies.programs.any_order import any_order_bound
 from ..strategies.search.measured import in_time, refill, squeeze
@@ -76,7 +77,6 @@ class Finder:
         self.assigned = {} if program is None else assigned_later(program)
         copied = self.graph.host is not None  # what is read then may have come back from the host
         self.ungated = np.zeros(len(self.graph), bool) if program is None or copied else ungated(program)
-        self.links = links(self.graph)
         self.known: dict[bytes, _Known] = {}
         self.loose: dict[bytes, Placed] = {}
         self.solved: dict[int, Schedule | InfeasibleBudgetError] = {}
@@ -112,7 +112,11 @@ class Finder:
 
     def _as_run(self, sequence: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sequence with all that has no gate where it runs."""
-        return when_ready(self.graph, self.links, sequence, self.ungated)
+        return when_ready(self.graph, self._links, sequence, self.ungated) if self.ungated.any() else sequence
+
+    @cached_property
+    def _links(self) -> Links:
+        return links(self.graph)
 
     def _in_place(self, schedule: Schedule) -> Schedule:
         """The schedule with all that has no gate where it runs, if it is still within its budget then."""

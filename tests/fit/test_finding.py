@@ -10,6 +10,7 @@ import pytest
 from cases import program_of_case
 from graphs import resnet, transformer, unet
 from memories import memory_of
+from pages import paged_graph
 
 from checkmate_tf.allocator.memory import Placed
 from checkmate_tf.device.measure import Device
@@ -19,9 +20,9 @@ from checkmate_tf.fit.finding import Finder
 from checkmate_tf.fit.job import Job, Ledger, Subject
 from checkmate_tf.fit.options import PlanOptions
 from checkmate_tf.fit.state import Found
-from checkmate_tf.paging import with_host
 from checkmate_tf.plan import evaluate, plan_from_sequence
 from checkmate_tf.schedule import keep_all
+from checkmate_tf.strategies.ordering.links import links
 from checkmate_tf.strategies.ordering.ready import when_ready
 from checkmate_tf.strategies.search.minimum_budget import proven_minimum
 
@@ -258,7 +259,7 @@ def test_what_has_no_gate_is_where_it_is_ready(memory):
     sequences = [known.sequence for known in finder.known.values()] + [found.schedule.sequence]
     assert any(len(sequence) > len(graph) for sequence in sequences)
     for sequence in sequences:
-        assert when_ready(graph, finder.links, sequence, finder.ungated) is sequence
+        assert when_ready(graph, links(graph), sequence, finder.ungated) is sequence
     for known in finder.known.values():
         assert known.placed == MEMORIES[name].placed(known.sequence)
 
@@ -267,7 +268,7 @@ def test_what_has_no_gate_is_where_it_is_ready(memory):
 def test_where_values_wait_on_the_host_all_nodes_keep_their_places(copied):
     """There is more to read than the nodes that were computed."""
     program = program_of_case("residual")
-    graph = with_host(program.graph, 1.0, 1.0, least_bytes=1024) if copied else program.graph
+    graph = paged_graph(program) if copied else program.graph
     device = Device("CPU:0", LIMIT, measurable=True)
     finder = Finder(Job(Subject(program, graph), LIMIT, device, PlanOptions(cache=False)), Ledger())
     assert len(finder.ungated) == len(finder.graph)

@@ -105,6 +105,8 @@ class Job:
         The devices of all replicas, each with its part of the inputs. Empty if all is on `device`.
     memory : Memory or None
         The device's memory before a step; None if its allocator has no model, or plans are not measured.
+    alternative : bool
+        Whether there is another kind of step to plan if no plan of this one fits.
     """
 
     subject: Subject
@@ -113,6 +115,7 @@ class Job:
     options: PlanOptions
     places: tuple[str, ...] = ()
     memory: Memory | None = None
+    alternative: bool = False
 
     @property
     def measure(self) -> bool:
@@ -131,6 +134,7 @@ class Job:
             ordered=not self.options.jit_compile,
             modelled=self.memory is not None and self.measure and not self.options.jit_compile,
             strict=self.subject.pages is not None,
+            alternative=self.alternative,
             policy=POLICY,
         )
 

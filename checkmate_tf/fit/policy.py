@@ -240,6 +240,8 @@ class Limits:
         Whether the device's allocator has a model, so that a target is what it will take.
     strict : bool
         Whether only strict order will do: a plan with copies says when each is waited for.
+    alternative : bool
+        Whether there is another kind of step to plan if no plan of this one fits.
     policy : FitPolicy
     """
 
@@ -251,6 +253,7 @@ class Limits:
     ordered: bool = True
     modelled: bool = False
     strict: bool = False
+    alternative: bool = False
     policy: FitPolicy = POLICY
 
     @property

@@ -519,3 +519,13 @@ def test_a_refusal_names_two_mib_more_at_least():
     small, large = POLICY.needed_bytes(4 * 10**6), POLICY.needed_bytes(10**9)
     assert small - 4 * 10**6 / POLICY.placed == pytest.approx(2 * 2**20, abs=1)
     assert large == int(POLICY.named * 10**9 / POLICY.placed) + 1
+
+
+@pytest.mark.parametrize("alternative", [False, True])
+def test_where_there_is_another_kind_of_step_only_what_may_fit_by_the_model_is_measured(alternative):
+    """Else the model may be wrong, and measuring is the last resort."""
+    allocator = Allocator(0.4, 0.4)
+    limits = replace(limits_for(int(1.2 * LEAST), modelled=True), alternative=alternative)
+    actions, _ = carried_out(begin(limits, TRIES), allocator, Model(allocator))
+    assert bool(measured(actions)) is not alternative
+    assert isinstance(actions[-1], Refuse) and actions[-1].error.minimum_bytes > limits.budget_bytes

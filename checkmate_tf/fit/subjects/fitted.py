@@ -74,7 +74,7 @@ def _ordered_and_fitted(
 ) -> tuple[Job, Candidate]:
     """The plan in the job's order. Where none fits in that, the one in the order traced: it may need a little less."""
     try:
-        return _chosen_and_fitted(job, ledger, tracing, saved)
+        return _chosen_and_fitted(replace(job, alternative=as_traced is not None), ledger, tracing, saved)
     except InfeasibleBudgetError as error:
         if as_traced is None:
             raise

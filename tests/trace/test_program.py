@@ -133,6 +133,19 @@ def test_shape_operations_take_no_memory():
     assert {"Shape", "Mul", "Pack"} <= kinds
 
 
+def test_what_only_its_shape_is_read_of_is_freed_at_once():
+    """It is computed, but nothing keeps it."""
+
+    def function(x):
+        y = tf.exp(x)
+        return tf.sin(x) * tf.cast(tf.shape(y)[0], tf.float32)
+
+    program = _program(function, tf.TensorSpec([None, 256]))
+    node = _node(program, "Exp")
+    assert program.nodes[node] and not program.graph.users[node]
+    assert program.graph.sizes[node] == 0 and program.graph.workspace[node] == 8 * 1024
+
+
 def test_results_are_held_to_the_end():
     def step(x):
         with tf.GradientTape() as tape:

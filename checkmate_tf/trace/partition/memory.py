@@ -118,11 +118,12 @@ def local_memory(
     """Bytes of a node's value; of its workspace; and of what it needs besides if its own inputs stay in memory.
 
     Follows the operations one by one. An inner value is freed after its last reader. So is an input that only this
-    node reads (`own`). An elementwise operation takes over the buffer of a dying value of its own size.
+    node reads (`own`). What nobody reads, but for its shape, is freed at once. An elementwise operation takes over the
+    buffer of a dying value of its own size.
     """
     sizes, readers = memory.sizes, memory.readers
     inside = set(group)
-    last: dict[tf.Operation, int] = {}
+    last = {op: k for k, op in enumerate(group) if not readers.get(op)}
     for k, op in enumerate(group):
         for owner in memory.read_by(op):
             last[owner] = k
@@ -138,7 +139,8 @@ def local_memory(
             ends.setdefault(last[o], []).append(o)
         for k, op in enumerate(group):
             dying = ends.get(k, [])
-            reused = sizes[op] if op.type in ELEMENTWISE and any(sizes[o] == sizes[op] for o in dying) else 0
+            alike = any(sizes[o] == sizes[op] for o in dying if o is not op)
+            reused = sizes[op] if op.type in ELEMENTWISE and alike else 0
             peak = max(peak, live + sizes[op] + memory.scratch.get(op, NOTHING).bytes - reused)
             live += sizes[op] - sum(sizes[o] for o in dying)
         peaks.append(peak)

@@ -93,7 +93,7 @@ def main() -> None:
             limit = math.ceil(request["budget"] * (1 + margin) / 2**20)
             results = []
             for name in LIMITED:
-                asked = {"run": name, **request, **lower, "time_limit": options.time_limit}
+                asked = {"run": name, **request, **lower, "time_limit": options.time_limit, "one_piece": True}
                 results.append(run(options.output, asked, limit_mb=limit))
                 print(f"{request['network']} {request['fraction']:.0%} {name}: {json.dumps(results[-1])}", flush=True)
             if not results[0].get("trained"):

@@ -173,7 +173,8 @@ def predicted_and_measured(planned: PlannedStep, network: Any, device: Device, o
     strict = isinstance(order, Strict)
     data = network.data(1)
     folded = folded_constants(program, planned.schedule.budget_bytes or 0)
-    coming = [*constants_of(program), *folded.sizes, *(batches - 1) * program.batch_bytes]  # one is made in the step
+    kept = [*constants_of(program), *folded.sizes]
+    coming = [*kept, *(batches - 1) * program.batch_bytes]  # one is made in the step
     memory = memory_of(planned, device, coming, folded)
     placed, place_ms = placed_in(memory, planned, order)
     found = {
@@ -191,7 +192,7 @@ def predicted_and_measured(planned: PlannedStep, network: Any, device: Device, o
     time.sleep(0.5)  # until the pipeline is ready
     if strict:
         whole = sum(program.batch_bytes)
-        found["ready_batches"] = (device.current_bytes() - resident - sum(constants_of(program))) / whole
+        found["ready_batches"] = (device.current_bytes() - resident - sum(kept)) / whole
         ready, _ = placed_in(memory_of(planned, device, [], folded), planned, order)
         found["ready_bytes"] = ready.peak_bytes if ready else None
     peaks, seconds = [], []
@@ -223,7 +224,10 @@ def placed_in(memory: Memory | None, planned: PlannedStep, order: Order) -> tupl
     """What a plan takes in an order, and the milliseconds to know it; None if the allocator has no model."""
     import time
 
+    import numpy as np
+
     from checkmate_tf.emit.ordering import Strict, needed_waits
+    from checkmate_tf.trace.ungated import ungated
 
     if memory is None:
         return None, None
@@ -232,7 +236,8 @@ def placed_in(memory: Memory | None, planned: PlannedStep, order: Order) -> tupl
     if isinstance(order, Strict):
         place = lambda: memory.placed(plan.sequence)  # noqa: E731 - a short callback
     else:
-        waits, seconds = needed_waits(graph, plan, order), (1e-6 if graph.cost_unit == "us" else 1.0) * graph.costs
+        waits = np.where(ungated(planned.program)[np.array(plan.sequence)], 0, needed_waits(graph, plan, order))
+        seconds = (1e-6 if graph.cost_unit == "us" else 1.0) * graph.costs
         place = lambda: memory.placed_loose(plan.sequence, waits, seconds)  # noqa: E731 - a short callback
     place()  # compiles
     begun = time.perf_counter()

@@ -99,8 +99,8 @@ def _first_placed(state: State) -> Action:
         return _measure(state, cheapest, not out_of_order, state.targets[not out_of_order])
     limits = state.limits
     strict, error = max(errors.items(), key=lambda e: e[0])  # strict order, where it is ours to choose
-    free = not (limits.near_limit or limits.alternative)  # to measure costs time, but is safe, and the last resort
-    hope = free or error.minimum_bytes <= int(state.policy.hope * limits.most_bytes)
+    last = not (limits.near_limit or limits.alternative)  # the last resort, and a safe one: it costs time only
+    hope = last or error.minimum_bytes <= int(state.policy.hope * limits.most_bytes)
     if hope and not error.proven:
         return _least(state, error, strict)  # the model may be wrong: measuring decides
     needed = state.policy.needed_bytes(error.minimum_bytes)

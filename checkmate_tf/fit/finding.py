@@ -76,7 +76,8 @@ class Finder:
         program = job.subject.program
         self.assigned = {} if program is None else assigned_later(program)
         copied = self.graph.host is not None  # what is read then may have come back from the host
-        self.ungated = np.zeros(len(self.graph), bool) if program is None or copied else ungated(program)
+        stays = copied or job.options.jit_compile  # XLA has an order of its own
+        self.ungated = np.zeros(len(self.graph), bool) if program is None or stays else ungated(program)
         self.known: dict[bytes, _Known] = {}
         self.loose: dict[bytes, Placed] = {}
         self.solved: dict[int, Schedule | InfeasibleBudgetError] = {}
@@ -291,6 +292,8 @@ class Finder:
         return variants(self.graph, schedule.sequence.tolist(), budgets)
 
     def _add(self, memory: Memory, solved: Schedule, sequence: NDArray[np.int64] | None = None) -> _Known:
+        if sequence is None:
+            solved = self._in_place(solved)
         sequence = in_time(self.graph, solved.sequence if sequence is None else sequence, self.assigned)
         sequence = self._as_run(sequence)
         key = sequence.tobytes()
@@ -345,7 +348,7 @@ class Finder:
             with self.ledger.timed("solve"):
                 plan = plan_from_sequence(self.graph, known.sequence.tolist())
                 order = self.job.limits.order(self._schedule(known).peak_bytes, strict=False)
-                waits = needed_waits(self.graph, plan, order)
+                waits = np.where(self.ungated[known.sequence], 0, needed_waits(self.graph, plan, order))
                 seconds = self.graph.costs / max(self.graph.base_cost, 1e-12)  # of a step that takes one
                 self.loose[key] = memory.placed_loose(known.sequence, waits, seconds)
         return self.loose[key]

@@ -112,21 +112,23 @@ def with_memory(job: Job) -> Job:
     on_cpu = job.device.is_cpu
     batches = POLICY.held_batches(job.options.prefetch) if on_cpu else POLICY.batches_on_device
     coming = [*program.batch_bytes * (batches - on_cpu), *constants_of(program)]  # one is made for the step
-    folded = folded_constants(program, job.budget_bytes)
+    folded = folded_constants(program, job.budget_bytes, job.options.came is not None)
     first = len(program.nodes) if on_cpu else None
     kernels = kernels_of(program, on_cpu, folded.operations)
     return replace(job, memory=memory_before(job.device, kernels, [*coming, *folded.sizes], first))
 
 
-def folded_constants(program: Program, budget_bytes: int) -> Folded:
+def folded_constants(program: Program, budget_bytes: int, differ: bool = False) -> Folded:
     """What a known batch size lets TensorFlow compute beforehand; nothing if plans are measured with an open one.
 
-    With an open one loops take more. So where there are loops, and these constants are small, it is open.
+    With an open one loops take more. And what has several sizes can only be measured in all of them with an open one
+    (`differ`). So where that is so, and these constants are small, it is open.
     """
     folded = folded_of(program)
-    known = all(t.shape.is_fully_defined() for t in program.step.inputs)
-    loops = any(op.type in LOOPS for op in program.step.operations)
-    return folded if known or not loops or sum(folded.sizes) > POLICY.folded * budget_bytes else OPEN
+    if all(t.shape.is_fully_defined() for t in program.step.inputs):
+        return folded
+    opened = differ or any(op.type in LOOPS for op in program.step.operations)
+    return folded if sum(folded.sizes) > (POLICY.folded * budget_bytes if opened else 0) else OPEN
 
 
 def fit_given(job: Job, ledger: Ledger, saved: dict[str, Any]) -> Candidate | None:
@@ -233,7 +235,7 @@ def runnable(job: Job, plan: Plan, order: Order, told: Callable[[Copies], None] 
     """A step of a plan, fed as `fit` feeds it, with a batch of the user's data or with made-up data.
 
     `fit` leaves the batch dimension open, or not: for arrays, that depends on whether a smaller batch is left over at
-    the end. Where it is not, TensorFlow keeps constants that it makes of it. Where it is, loops take more. See
+    the end. TensorFlow keeps constants that it makes of a known dimension, and loops take more with an open one. See
     `folded_constants`.
 
     Parameters
@@ -258,7 +260,8 @@ def runnable(job: Job, plan: Plan, order: Order, told: Callable[[Copies], None] 
     batch, came = examples([program.static.tensors[id(t)] for t in traced], job.options.sample), job.options.came
     others = []
     ready = POLICY.ready_batches(job.options.prefetch)
-    shapes = [] if folded_constants(program, job.budget_bytes).sizes else [t.shape for t in traced]
+    folded = folded_constants(program, job.budget_bytes, came is not None)
+    shapes = [] if folded.sizes else [t.shape for t in traced]
     if came is not None and shapes and len(came) == len(batch):  # with known shapes only one size can be fed
         others = [[np.asarray(a).astype(b.dtype) for a, b in zip(came, batch, strict=True)]]
     return fed_as_by_fit(planned, batch, job.device, ready, job.places, shapes, others)

@@ -21,7 +21,7 @@ from .ops import SUMS, is_read_only, is_stateful, writes_resource
 from .order import is_gradient, waits_of
 from .partition.classes import LARGE, SHAPE, SMALL, classified, runs_when_ready
 from .partition.groups import grouped
-from .partition.memory import Memory, bytes_read, bytes_taped, local_memory, owner_of, readers_of
+from .partition.memory import Memory, bytes_made, bytes_taped, local_memory, owner_of, readers_of
 from .partition.merged import merged, read_by_group
 from .partition.trees import gather_trees, within_trees
 from .sizes.static import StaticStep
@@ -117,7 +117,7 @@ def build_program(
     DynamicShapeError
         If a value's size does not follow from the batch size.
     """
-    sizes, scratch = bytes_read(step.operations, static), scratch or {}
+    sizes, scratch = bytes_made(step.operations, static), scratch or {}
     poolings = {op: pooling for op in step.operations if (pooling := pooling_of(op)) is not None}
     tapes = tapes_of(step.operations) | {op: p for op, p in poolings.items() if scratch.get(p, NOTHING).kept}
     for op in dict.fromkeys(tapes.values()):

@@ -278,6 +278,14 @@ def test_with_loops_only_large_constants_make_it_known(monkeypatch, case, budget
     assert run.folded_constants(program_of_case(case), budget) == (folded if known else OPEN)
 
 
+@pytest.mark.parametrize(("budget", "known"), [(10**9, False), (10**7, True)])
+def test_where_batches_differ_only_large_constants_make_it_known(monkeypatch, budget, known):
+    """With a known size, only batches of that size could be measured."""
+    folded = Folded(frozenset(), (10**6,))
+    monkeypatch.setattr(run, "folded_of", lambda program: folded)
+    assert run.folded_constants(program_of_case("dense"), budget, differ=True) == (folded if known else OPEN)
+
+
 @pytest.mark.parametrize("prefetch", [-1, 1.5, True, "2"])
 def test_a_pipeline_keeps_a_whole_number_of_batches(prefetch):
     model = make(DENSE)

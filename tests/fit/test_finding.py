@@ -20,8 +20,9 @@ from checkmate_tf.fit.finding import Finder
 from checkmate_tf.fit.job import Job, Ledger, Subject
 from checkmate_tf.fit.options import PlanOptions
 from checkmate_tf.fit.state import Found
+from checkmate_tf.graph import Graph
 from checkmate_tf.plan import evaluate, plan_from_sequence
-from checkmate_tf.schedule import keep_all
+from checkmate_tf.schedule import Schedule, keep_all
 from checkmate_tf.strategies.ordering.links import links
 from checkmate_tf.strategies.ordering.ready import when_ready
 from checkmate_tf.strategies.search.minimum_budget import proven_minimum
@@ -262,6 +263,20 @@ def test_what_has_no_gate_is_where_it_is_ready(memory):
         assert when_ready(graph, links(graph), sequence, finder.ungated) is sequence
     for known in finder.known.values():
         assert known.placed == MEMORIES[name].placed(known.sequence)
+
+
+def test_what_was_proved_of_a_solved_schedule_holds_where_nodes_only_moved():
+    """Its cost and its budget are the same."""
+    edges, ones = [[], [0], [0], [1, 2]], np.ones(4, np.int64)
+    graph = Graph("moves", list("abcd"), np.zeros(4, np.int8), np.ones(4), 1000 * ones, edges)
+    device = Device("CPU:0", LIMIT, measurable=True)
+    finder = Finder(Job(Subject(None, graph), LIMIT, device, PlanOptions(cache=False)), Ledger())
+    finder.ungated[1] = True
+    given = Schedule(graph, [0, 2, 1, 3], status="optimal", budget_bytes=4000, lower_bound=4.0)
+    known = finder._add(memory_of(graph, LIMIT), given)
+    assert known.sequence.tolist() == [0, 1, 2, 3]
+    found = finder._schedule(known)
+    assert (found.status, found.lower_bound, found.budget_bytes) == ("optimal", 4.0, 4000)
 
 
 @pytest.mark.parametrize("copied", [False, True])

@@ -190,6 +190,16 @@ def test_what_a_pair_gave_back_may_be_a_result():
     assert step.outputs[0].shape.as_list() == [None, 3, 4]
 
 
+def test_what_is_known_of_its_shape_stays_known():
+    def step(x):
+        result = around(tf.boolean_mask(x, x[:, 0, 0] > 0), [1, 0, 2], [1, 0, 2])
+        result.set_shape([7, 3, 4])
+        return tf.exp(result)
+
+    (exp,) = [op for op in trace_step(step, FIRST).operations if op.type == "Exp"]
+    assert exp.inputs[0].shape.as_list() == [7, 3, 4]
+
+
 @pytest.mark.parametrize("as_written", [False, True])
 def test_steps_have_no_operation_for_what_is_folded(as_written):
     step = trace_step(lambda pair: pair[0] @ swapped(pair[1]), (FIRST, SECOND), as_written=as_written)

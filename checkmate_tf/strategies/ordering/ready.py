@@ -42,9 +42,9 @@ def when_ready(graph: Graph, links: Links, sequence: Integers, free: NDArray[np.
     -----
     O(length log length + reads).
     """
-    moved: Integers = _moved(links, sequence, free)
+    moved: Integers = _moved(links, np.array(sequence), free)
     same = np.array_equal(moved, sequence)
-    return moved if not same and _in_time(moved, graph.recompute_until) else sequence
+    return moved if not same and _in_time(moved, np.array(graph.recompute_until)) else sequence
 
 
 @numba_jit

@@ -18,7 +18,7 @@ from ..sizes.tapes import taped_bytes
 from ..step import TracedStep
 from .classes import LARGE, SMALL
 
-__all__ = ["Memory", "bytes_read", "bytes_taped", "local_memory", "owner_of", "readers_of"]
+__all__ = ["Memory", "bytes_made", "bytes_taped", "local_memory", "owner_of", "readers_of"]
 
 log = logging.getLogger("checkmate_tf")
 
@@ -36,7 +36,7 @@ class Memory:
 
     Attributes
     ----------
-    sizes : bytes of the outputs that somebody reads, and of what is kept for a gradient
+    sizes : bytes of the outputs, and of what is kept for a gradient
     scratch : what a kernel takes for itself
     readers : which small and large operations read each buffer; None stands for the step's results
     tapes : the operation that keeps something for a gradient
@@ -64,8 +64,8 @@ def owner_of(t: tf.Tensor, static: StaticStep) -> tf.Tensor:
         t = inputs_of(t.op)[source]
 
 
-def bytes_read(operations: list[tf.Operation], static: StaticStep) -> dict[tf.Operation, int]:
-    """Bytes of the outputs of each operation that somebody reads."""
+def bytes_made(operations: list[tf.Operation], static: StaticStep) -> dict[tf.Operation, int]:
+    """Bytes of the outputs of each operation."""
     sizes: dict[tf.Operation, int] = {}
     for op in operations:
         total = 0

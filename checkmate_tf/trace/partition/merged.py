@@ -28,7 +28,7 @@ def merged(
     out. Partial sums and products, and what lies behind them, are merged anyway (see `trees.py`).
 
     A group that reads a large value and runs as soon as it can (all its operations are `free`) is not merged into
-    another, which may come later.
+    another, which may come later, but for partial sums and products.
     """
     sizes = memory.sizes
     home = {op: k for k, group in enumerate(groups) for op in group}
@@ -77,7 +77,7 @@ class _Entry(NamedTuple):
     apart: bool  # whether it should come earlier than another
 
     def goes_into(self, k: int, other: _Entry) -> bool:
-        """Whether only group k reads it, which is in another entry, and may be computed when that is."""
+        """Whether the other entry, with group k, is all that reads it, and the two may be computed at once."""
         return self.readers == {k} and (other.pinned or not self.pinned)
 
 

@@ -52,6 +52,7 @@ def fold_transposes(graph: tf.Graph) -> dict[tf.Operation, tf.Operation]:
         if source is not None:
             with graph.as_default(), graph.device(op.device or None), graph.control_dependencies(None):
                 found[op] = tf.identity(source, name=op.name).op
+            found[op].outputs[0].set_shape(op.outputs[0].shape)  # tracing may know more of it
             put_in_place(op, found[op])
     for op in graph.get_operations():
         folded = [k for k in range(2) if op.type in _TRANSPOSED and _swaps_matrices(op.inputs[k].op)]
@@ -84,9 +85,11 @@ def _reading_what_they_read(op: tf.Operation, folded: Sequence[int]) -> tf.Opera
 
 
 def _unchanged(op: tf.Operation) -> tf.Tensor | None:
-    """What an operation gives back as it was before a transpose; None if it gives something else."""
-    first = op.inputs[0].op if op.type == "Transpose" else op
-    if first is op or first.type != "Transpose" or op.control_inputs or first.control_inputs:
+    """What the first of two transposes reads, and the second, this one, gives back; None if it is no such pair."""
+    if op.type != "Transpose" or op.inputs[0].op.type != "Transpose":
+        return None
+    first = op.inputs[0].op
+    if op.control_inputs or first.control_inputs:
         return None
     before, after = _permutation(first.inputs[1]), _permutation(op.inputs[1])
     if before is None or after is None or [before[axis] for axis in after] != list(range(len(before))):

@@ -78,4 +78,4 @@ def folded_of(program: Program) -> Folded:
     others = set(program.step.operations) - known
     read = [t for op in made for t in op.outputs if not others.isdisjoint(t.consumers())]
     sizes = [size for t in read if (size := program.static.bytes_of(t) or 0) >= _LEAST_CONSTANT]
-    return Folded(frozenset(made), tuple(sizes)) if sizes else OPEN
+    return Folded(frozenset(made), tuple(sizes))

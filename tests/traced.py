@@ -20,3 +20,14 @@ def only(graph, kind):
 def looped(x, w, limit=7):
     """`limit` times a matrix product, at most nine."""
     return tf.while_loop(lambda i, h: i < limit, lambda i, h: (i + 1, tf.matmul(h, w)), (0, x), maximum_iterations=9)[1]
+
+
+def above(op):
+    """All operations that one comes after."""
+    found, todo = set(), [op]
+    while todo:
+        last = todo.pop()
+        new = {*(t.op for t in last.inputs), *last.control_inputs} - found
+        found |= new
+        todo += new
+    return found

@@ -21,6 +21,7 @@ from cases import (
     train,
 )
 from tensorflow.python.eager import context
+from traced import above
 
 from checkmate_tf.emit.emit import Emission, emit
 from checkmate_tf.emit.ordering import Strict, Within, needed_waits
@@ -283,13 +284,7 @@ def test_a_value_is_freed_before_the_next_comes_if_only_its_shape_is_read():
         plan = plan_from_sequence(program.graph, sequence)
         emission, _ = _emitted(program, lambda emission, plan=plan: emission.run_strictly(plan))
         shape, sine = emission.copies[of["Shape"]][0], emission.copies[of["Sin"]][0]
-        above, todo = set(), [sine]
-        while todo:
-            op = todo.pop()
-            new = {*(t.op for t in op.inputs), *op.control_inputs} - above
-            above |= new
-            todo += new
-        assert (shape in above) is waits
+        assert (shape in above(sine)) is waits
 
 
 def test_sums_are_of_two_and_wait_without_gates():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from cases import program_of_case
+from traced import above, graph_of
 
 from checkmate_tf.emit.emit import Emission
 from checkmate_tf.plan import plan_from_sequence
@@ -58,17 +59,6 @@ def test_what_waits_for_more_than_it_reads_is_not():
     assert not runs_when_ready(of["Sum"], program.classes, lambda _: [of["Exp"]])
 
 
-def above(op):
-    """All that an operation comes after."""
-    found, todo = set(), [op]
-    while todo:
-        last = todo.pop()
-        new = {*(t.op for t in last.inputs), *last.control_inputs} - found
-        found |= new
-        todo += new
-    return found
-
-
 def test_what_comes_next_waits_for_one_where_it_is_ready():
     """It has no gate, and would run beside what comes next, and hold what it reads until then."""
 
@@ -94,9 +84,8 @@ def test_what_comes_next_waits_for_one_where_it_is_ready():
             made[0].run_strictly(plan_from_sequence(program.graph, sequence))
             return [made[0].tensor(t) for t in program.step.outputs]
 
-        graph = tf.function(emitted, autograph=False).get_concrete_function(tf.TensorSpec([64, 256])).graph
-        with graph.as_default():
-            (small,), (next_large,) = made[0].copies[of["Sum"]], made[0].copies[of["Sin"]]
-            return small in above(next_large)
+        graph_of(emitted, tf.TensorSpec([64, 256]))
+        (small,), (next_large,) = made[0].copies[of["Sum"]], made[0].copies[of["Sin"]]
+        return small in above(next_large)
 
     assert waits(moved) and not waits(late)

@@ -17,7 +17,7 @@ from ...graph import Graph
 from ...numba_jit import numba_jit
 from ..orders import with_order_of_effects
 
-__all__ = ["Links", "links", "move", "pointers", "ragged"]
+__all__ = ["Links", "again_in_time", "links", "move", "pointers", "ragged"]
 
 
 class Links(NamedTuple):
@@ -81,6 +81,27 @@ def move(
             result[at] = k
             at += 1
     return result, moving < count
+
+
+@numba_jit
+def again_in_time(sequence: NDArray[np.int64], until: NDArray[np.int64]) -> bool:
+    """Whether a sequence, or the beginning of one, computes no node again in a stage in which it may not.
+
+    Parameters
+    ----------
+    sequence : (length,) int
+    until : (n,) int
+        The first stage in which each node may no longer be computed again (`Graph.recompute_until`).
+    """
+    seen = np.zeros(len(until), np.bool_)
+    stage = 0
+    for node in sequence:
+        if seen[node] and stage >= until[node]:
+            return False
+        seen[node] = True
+        while stage < len(until) and seen[stage]:
+            stage += 1
+    return True
 
 
 def ragged(rows: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

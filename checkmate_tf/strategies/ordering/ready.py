@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...graph import Graph
 from ...numba_jit import numba_jit
-from .links import Links
+from .links import Links, again_in_time
 
 __all__ = ["when_ready"]
 
@@ -44,7 +44,7 @@ def when_ready(graph: Graph, links: Links, sequence: Integers, free: NDArray[np.
     """
     moved: Integers = _moved(links, np.array(sequence), free)
     same = np.array_equal(moved, sequence)
-    return moved if not same and _in_time(moved, np.array(graph.recompute_until)) else sequence
+    return moved if not same and again_in_time(moved, np.array(graph.recompute_until)) else sequence
 
 
 @numba_jit
@@ -60,17 +60,3 @@ def _moved(links: Links, sequence: Integers, free: NDArray[np.bool_]) -> Integer
                     behind[place] = max(behind[place], behind[newest[links.before[e]]])
         newest[node] = place
     return sequence[np.argsort(behind, kind="mergesort")]
-
-
-@numba_jit
-def _in_time(sequence: Integers, until: Integers) -> bool:
-    """Whether no node is computed again in a stage in which it may not be."""
-    done = np.zeros(len(until), np.bool_)
-    stage = 0
-    for node in sequence:
-        if done[node] and stage >= until[node]:
-            return False
-        done[node] = True
-        while stage < len(until) and done[stage]:
-            stage += 1
-    return True

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...numba_jit import numba_jit
-from ..ordering.links import Links, move
+from ..ordering.links import Links, again_in_time, move
 from .arrays import Problem
 from .keep_where_room import profile, without
 from .reorder import span
@@ -180,16 +180,7 @@ def turn(problem: Problem, links: Links, sequence: Integers) -> Integers:
     if not moved:
         return sequence
     result = np.concatenate((sequence[:begin], part, sequence[end:]))
-    seen = np.zeros(problem.sizes.shape[0], np.bool_)
-    stage = 0
-    for q in range(end):
-        k = result[q]
-        if seen[k] and stage >= problem.until[k]:
-            return sequence
-        seen[k] = True
-        while stage < seen.shape[0] and seen[stage]:
-            stage += 1
-    return result
+    return result if again_in_time(result[:end], problem.until) else sequence
 
 
 @numba_jit

@@ -8,7 +8,8 @@ values that a plan counts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from .bfc import FREE, Bfc, Events, Placement, State, place, tables_of
 from .interleave import interleaving
 from .kernel import GRAIN, replay
 from .sequence import Kernels, allocated, expand, linked
+from .steps import expected_most
 
 __all__ = ["Memory", "Placed", "with_more"]
 
@@ -42,7 +44,7 @@ class Placed:
     out_of_memory : bool
         Whether a request finds no room: in pieces that are too small, or at the limit.
     apart_bytes : int
-        What `peak_bytes` is above the median of several steps; 0 where all are the same.
+        How much later steps may take beyond `peak_bytes`, if there are several and they differ; see `expected_most`.
     limit_bytes : int
         Of the allocator.
     """
@@ -78,7 +80,8 @@ class Memory:
     kernels : Kernels
         What the step's operations allocate.
     first : int, optional
-        A node that comes before all of a sequence: the batch that is made for the step, and freed in it.
+        A node that comes before all of a sequence: the batch that is made for the step, and freed in it. A pipeline
+        makes its tensors side by side, in any order: what a step takes is the most for either one.
     """
 
     allocator: Bfc
@@ -93,7 +96,8 @@ class Memory:
         -----
         Some milliseconds for 10,000 allocations.
         """
-        return self._placed(*expand(self.kernels, self.whole(sequence))[:2])
+        ids, sizes, _ = expand(self.kernels, self.whole(sequence))
+        return _most_of([self._placed(*way) for way in self._ways(ids, sizes)], self.allocator.limit_bytes)
 
     def placed_loose(
         self,
@@ -111,7 +115,7 @@ class Memory:
         `Placed.sure_bytes`.
 
         All begin with the same state. So do real steps, but for small variables: TensorFlow gives one that is assigned
-        while something still reads it a new buffer elsewhere.
+        while something still reads it a new buffer elsewhere. The tensors of a batch are made in either order by turns.
 
         Parameters
         ----------
@@ -140,21 +144,37 @@ class Memory:
             waits = np.insert(np.asarray(waits, np.int64) + 1, 0, 0)
             seconds = np.append(seconds, np.zeros(len(self.kernels.operations) - 1 - len(seconds)))
         found: list[Placed] = []
-        for own in np.random.SeedSequence(seed).generate_state(samples):
+        for turn, own in enumerate(np.random.SeedSequence(seed).generate_state(samples)):
             moments = interleaving(self.kernels, runs, waits, seconds, threads=threads, seed=int(own))
-            found.append(self._placed(*allocated(self.kernels, runs, moments)[:2]))
-        most = max(one.peak_bytes for one in found)
-        return Placed(
-            most,
-            max(one.asked_bytes for one in found),
-            any(one.out_of_memory for one in found),
-            most - int(np.median([one.peak_bytes for one in found])),
-            self.allocator.limit_bytes,
-        )
+            ways = self._ways(*allocated(self.kernels, runs, moments)[:2])
+            found.append(self._placed(*ways[turn % len(ways)]))
+        placed = _most_of(found, self.allocator.limit_bytes)
+        sure = expected_most([one.peak_bytes for one in found], self._orders)
+        return replace(placed, apart_bytes=sure - placed.peak_bytes)
 
     def whole(self, sequence: Sequence[int] | Integers) -> Integers:
         """A sequence of nodes with the one that comes before it."""
         return np.array(sequence if self.first is None else [self.first, *sequence], np.int64)
+
+    @cached_property
+    def _batch(self) -> int:
+        """Of how many pieces the batch is that comes first."""
+        if self.first is None:
+            return 0
+        begin, end = self.kernels.outputs[self.kernels.operations[[self.first, self.first + 1]]]
+        return int(self.kernels.pieces[begin:end][self.kernels.bytes[begin:end] > 0].sum())
+
+    @property
+    def _orders(self) -> int:
+        return 2 if self._batch > 1 else 1
+
+    def _ways(self, ids: Integers, sizes: Integers) -> list[tuple[Integers, Integers]]:
+        """The events of a step, for each order in which its batch may be made."""
+        found = [(ids, sizes)]
+        if self._orders > 1:
+            turned = np.r_[np.arange(self._batch)[::-1], np.arange(self._batch, len(ids))]
+            found.append((ids[turned], sizes[turned]))
+        return found
 
     def _placed(self, ids: Integers, sizes: Integers) -> Placed:
         owners = int(ids.max(initial=-1)) + 1
@@ -169,8 +189,11 @@ class Memory:
     def placement(self, sequence: Sequence[int] | Integers) -> tuple[Events, Placement, Integers]:
         """Where everything lies: events, their places, and the operation (an index of `kernels`) of each event."""
         ids, sizes, operations = expand(self.kernels, self.whole(sequence))
-        events = Events(ids + int(self.state.owner.max(initial=-1)) + 1, sizes)
-        return events, place(self.allocator, events, self.state), operations
+        first = int(self.state.owner.max(initial=-1)) + 1
+        ways = [Events(own + first, asked) for own, asked in self._ways(ids, sizes)]
+        places = [place(self.allocator, events, self.state) for events in ways]
+        worst = max(range(len(ways)), key=lambda k: places[k].peak_bytes)
+        return ways[worst], places[worst], operations  # these are the same: one operation makes the batch
 
 
 def with_more(allocator: Bfc, state: State, sizes: Sequence[int]) -> State:
@@ -178,6 +201,16 @@ def with_more(allocator: Bfc, state: State, sizes: Sequence[int]) -> State:
     first = int(state.owner.max(initial=-1)) + 1
     ids = np.arange(first, first + len(sizes))
     return place(allocator, Events(ids, np.array(sizes, np.int64)), state).state
+
+
+def _most_of(found: Sequence[Placed], limit_bytes: int) -> Placed:
+    """What none of several steps exceeds."""
+    return Placed(
+        max(one.peak_bytes for one in found),
+        max(one.asked_bytes for one in found),
+        any(one.out_of_memory for one in found),
+        limit_bytes=limit_bytes,
+    )
 
 
 _NOWHERE = np.zeros(0, np.int64)

@@ -27,6 +27,7 @@ from ..trace.step import TracedStep
 __all__ = [
     "HOW_TO_MEASURE",
     "Device",
+    "Fed",
     "captured_variables",
     "fed_as_by_fit",
     "find_device",
@@ -233,6 +234,24 @@ def moved_by_steps(step: TracedStep) -> str:
     return next((f"{op.type} {op.name}" for op in step.operations if op.type.startswith(_MOVING)), "")
 
 
+@dataclass(frozen=True, eq=False)
+class Fed:
+    """Runs one training step each time.
+
+    Attributes
+    ----------
+    run : callable
+    kinds : int
+        How many kinds of batches take turns: one size or several, and on the CPU either order of their tensors.
+    """
+
+    run: Callable[[], Any]
+    kinds: int = 1
+
+    def __call__(self) -> Any:
+        return self.run()
+
+
 def fed_as_by_fit(
     function: Callable[..., Any],
     batch: Sequence[NDArray[Any]],
@@ -241,11 +260,12 @@ def fed_as_by_fit(
     places: Sequence[str] = (),
     shapes: Sequence[tf.TensorShape] = (),
     others: Sequence[Sequence[NDArray[Any]]] = (),
-) -> Callable[[], Any]:
+) -> Fed:
     """A training step on new data each time, fed as `fit` feeds it.
 
     On the CPU a pipeline prepares batches while the step runs, in the same allocator. They take memory, and they cut it
-    into pieces. A GPU sees one batch at a time.
+    into pieces. The tensors of a batch are made side by side there, in any order, and what comes later lies elsewhere
+    then. So each order takes its turn here. A GPU sees one batch at a time.
 
     Parameters
     ----------
@@ -277,19 +297,26 @@ def fed_as_by_fit(
         specs = [tf.TensorSpec(shape, t.dtype) for shape, t in zip(traced, fed[0], strict=True)]
         concrete = tf.function(function, autograph=False).get_concrete_function(*specs)
         in_turn = itertools.cycle(fed)
-        return lambda: concrete(*map(_copied, next(in_turn)))
-    arrays = itertools.cycle([tuple(map(_aligned, one)) for one in (batch, *others)])
+        return Fed(lambda: concrete(*map(_copied, next(in_turn))), 1 + len(others))
+    orders = (1, -1) if sum(a.nbytes > 0 for a in batch) > 1 else (1,)
+    aligned = [tuple(map(_aligned, one)) for one in (batch, *others)]
+    arrays = itertools.cycle([one for one in aligned for _ in orders])
     types, known_shapes = [tf.as_dtype(a.dtype) for a in batch], shapes or [a.shape for a in batch]
 
-    def copied(*tensors: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        known = map(tf.ensure_shape, tensors, known_shapes)
-        return tuple(tf.raw_ops.DeepCopy(x=t) for t in known)
+    def copied(order: int, *tensors: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        copies = list[tf.Tensor]()
+        for t in list(map(tf.ensure_shape, tensors, known_shapes))[::order]:
+            with tf.control_dependencies(copies[-1:]):
+                copies.append(tf.raw_ops.DeepCopy(x=t))
+        return tuple(copies[::order])
 
     data = tf.data.Dataset.range(1).repeat()
-    data = data.map(lambda _: tuple(tf.numpy_function(lambda: next(arrays), [], types))).map(copied)
+    data = data.map(lambda _: tuple(tf.numpy_function(lambda: next(arrays), [], types)))
+    made = [data.map(functools.partial(copied, order)) for order in orders]
+    data = tf.data.Dataset.choose_from_datasets(made, tf.data.Dataset.range(len(orders)).repeat())
     feed = iter(data.prefetch(ready))  # where none is asked for, tf.data would put a prefetch of its own
     step = tf.function(lambda: function(*next(feed)), autograph=False).get_concrete_function()
-    return lambda: step()
+    return Fed(step, len(aligned) * len(orders))
 
 
 def _aligned(array: NDArray[Any]) -> NDArray[Any]:
@@ -353,6 +380,7 @@ def measure_peak(
     variables: Sequence[tf.Variable],
     most_bytes: int | None = None,
     needless: bool = False,
+    kinds: int = 1,
 ) -> tuple[Peak | None, str]:
     """Measure the most bytes allocated on the device while `step` runs, with everything else that lives there.
 
@@ -371,6 +399,8 @@ def measure_peak(
         enough below, or one is above.
     needless : bool
         A plan that takes more is of no use, by however much. Measuring ends after a few steps if one took more.
+    kinds : int
+        How many kinds of steps take turns, as in `Fed`.
 
     Returns
     -------
@@ -381,13 +411,15 @@ def measure_peak(
         try:
             step()
             peaks, seconds = list[int](), list[float]()
-            while len(peaks) < _LEAST_STEPS or (len(peaks) < _STEPS and sum(seconds) < _SECONDS):
-                if most_bytes and needless and len(peaks) >= _LEAST_STEPS and max(peaks) > most_bytes:
+            least = max(_LEAST_STEPS, kinds)
+            while len(peaks) < least or (len(peaks) < _STEPS and sum(seconds) < _SECONDS):
+                if most_bytes and needless and len(peaks) >= least and max(peaks) > most_bytes:
                     break
-                apart = max(peaks, default=0) - min(peaks, default=0)
-                if len(peaks) >= _ALIKE_STEPS and apart <= _ALIKE * max(peaks):
+                apart = max((max(own) - min(own) for k in range(kinds) if (own := peaks[k::kinds])), default=0)
+                if len(peaks) >= max(_ALIKE_STEPS, 2 * kinds) and apart <= _ALIKE * max(peaks):
                     break
-                half = len(peaks) >= _STEPS // 2 or (len(peaks) >= _HALF_STEPS and sum(seconds) >= _SECONDS / 2)
+                few = max(_HALF_STEPS, kinds + 1)
+                half = len(peaks) >= _STEPS // 2 or (len(peaks) >= few and sum(seconds) >= _SECONDS / 2)
                 if most_bytes and half and not max(peaks) <= most_bytes < max(peaks) + _APART * apart:
                     break
                 tf.config.experimental.reset_memory_stats(device.name)
@@ -397,7 +429,7 @@ def measure_peak(
                 seconds.append(time.perf_counter() - begun)
                 peaks.append(device.peak_bytes())
             _log.debug("peaks of steps: %s MB", ", ".join(f"{peak / 1e6:.1f}" for peak in peaks))
-            return Peak.of(peaks, seconds), ""
+            return Peak.of(peaks, seconds, kinds), ""
         except tf.errors.OpError as error:
             if not ran_out(error):
                 raise

@@ -48,7 +48,7 @@ from ..trace.program import Program
 from ..trace.rewrites.sums import grappler_sorts
 from ..trace.sizes.folded import computed_in_each_step
 from ..trace.sizes.loops import LOOPS, copy_functions
-from .ordering import Order, Strict, last_readers, needed_waits
+from .ordering import Order, Strict, needed_waits
 
 __all__ = ["Copies", "Emission", "emit"]
 
@@ -149,8 +149,6 @@ class Emission:
         self.comes_after: dict[int, int] = {}  # id of a tensor -> how many computations finish before it is made
         self.strict = False  # whether operations run one after the other; else computations may overlap
         self.rewritten: set[tf.Operation] = set()  # if strict: what Grappler may rewrite together with its neighbours
-        self.place = 0  # if strict: in the plan
-        self.read_until: dict[int, int] = {}  # if strict: node -> the last place where its newest copy is read
         self.wait = 0  # how many must have finished before the computation that is being emitted; if strict: barriers
         self.barriers: dict[int, tf.Operation] = {}  # after so many computations; if strict: by number
         self.finished: dict[tf.Operation, None] = {}  # what the next barrier waits for
@@ -186,9 +184,8 @@ class Emission:
         classes, step = self.program.classes, self.program.step
         reads, large = (lambda op: classes[op] != SHAPE), (lambda op: classes[op] == LARGE)
         self.rewritten = in_trees(step.operations, step.outputs, reads, large)
-        computed, last = set[int](), last_readers(plan.sequence, self.program.graph.inputs)
+        computed = set[int]()
         for place, node in enumerate(plan.sequence):
-            self.place, self.read_until[node] = place, last[place]
             self._place(place, node, first=node not in computed)
             computed.add(node)
 
@@ -229,12 +226,6 @@ class Emission:
             for op in self.program.shapes[node] if node < len(self.program.shapes) else ():
                 if op not in self.current:
                     self._emit(op)
-
-    def _freed_now(self, t: tf.Tensor) -> bool:
-        """Whether nothing at a later place of the plan reads the newest copy of a large value."""
-        owner = self._owner(t)
-        until = self.read_until.get(self.program.node_of.get(owner, -1))
-        return until is not None and until <= self.place and self.program.classes[owner] == LARGE
 
     def _finish(self, op: tf.Operation) -> None:
         """Let the next barrier wait for an operation that was emitted, and so not for what it reads."""
@@ -358,8 +349,8 @@ class Emission:
         for k, t in enumerate(copy.outputs):
             source = inputs[k if op.type == "IdentityN" else 0] if view else None
             self.maker[id(t)] = copy if source is None else self.maker.get(id(source), copy)
-        if self.program.classes.get(op) == SHAPE and any(map(self._freed_now, inputs_of(op))):
-            self.finished[copy] = None  # or the value would live until the shape is read, some time later
+        if self.strict and self._looks_at_large(op):
+            self.finished[copy] = None  # or the value may live on, and what reads it next may not take its memory over
         self.comes_after |= {id(t): after for t in copy.outputs if after}
         self.copies.setdefault(op, []).append(copy)
         for t in inputs_of(op) if not view else ():
@@ -464,6 +455,11 @@ class Emission:
             if kind in kinds:
                 return [kinds.index(kind)]
         return []
+
+    def _looks_at_large(self, op: tf.Operation) -> bool:
+        """Whether an operation reads a large value for its shape."""
+        classes = self.program.classes
+        return classes.get(op) == SHAPE and any(classes.get(self._owner(t)) == LARGE for t in inputs_of(op))
 
     def _kind(self, t: tf.Tensor) -> str:
         """What an edge to `t` would wait for: a large or small value, the batch, or nothing that can take an edge."""

@@ -16,7 +16,6 @@ that has started, so no interleaving exceeds the limit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 from ..graph import Graph
 from ..plan import ALLOCATE, COMPUTE, DEALLOCATE, Plan, workspaces
 
-__all__ = ["Order", "Strict", "Within", "last_readers", "needed_waits"]
+__all__ = ["Order", "Strict", "Within", "needed_waits"]
 
 
 @dataclass(frozen=True)
@@ -48,25 +47,6 @@ class Within:
 
 
 Order: TypeAlias = Strict | Within
-
-
-def last_readers(sequence: Sequence[int], inputs: Sequence[Sequence[int]]) -> list[int]:
-    """For each place of a plan, the last one that reads what is computed there: itself if none does.
-
-    Parameters
-    ----------
-    sequence : (length,) int
-        Nodes in order of computation, each after what it reads. Nodes beyond those with inputs are copies to the host
-        and back, and read nothing here.
-    inputs : sequence of n sequences of int
-        The nodes that each node reads.
-    """
-    last, newest = list(range(len(sequence))), dict[int, int]()
-    for place, node in enumerate(sequence):
-        for read in inputs[node] if node < len(inputs) else ():
-            last[newest[read]] = place
-        newest[node] = place
-    return last
 
 
 def needed_waits(graph: Graph, plan: Plan, order: Order) -> list[int]:

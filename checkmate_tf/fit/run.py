@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from ..device.before import memory_before
 from ..device.examples import examples
-from ..device.measure import captured_variables, fed_as_by_fit, measure_peak, moved_by_steps
+from ..device.measure import Fed, captured_variables, fed_as_by_fit, measure_peak, moved_by_steps
 from ..emit.emit import Copies
 from ..emit.ordering import Order, Within
 from ..errors import InfeasibleBudgetError, JitCompileError, PlanError
@@ -217,7 +217,7 @@ def measure(job: Job, plan: Plan, order: Order, needless: bool) -> Peak | None:
     step = runnable(job, plan, order)
     try:
         variables = captured_variables(program.step.captures)
-        peak, reason = measure_peak(device, step, variables, job.limits.most_bytes, needless)
+        peak, reason = measure_peak(device, step, variables, job.limits.most_bytes, needless, step.kinds)
     except tf.errors.OpError as error:
         why = str(error.message).strip().splitlines()[0][:300]
         if xla and isinstance(error, (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)):
@@ -231,7 +231,7 @@ def measure(job: Job, plan: Plan, order: Order, needless: bool) -> Peak | None:
     return peak
 
 
-def runnable(job: Job, plan: Plan, order: Order, told: Callable[[Copies], None] | None = None) -> Callable[[], Any]:
+def runnable(job: Job, plan: Plan, order: Order, told: Callable[[Copies], None] | None = None) -> Fed:
     """A step of a plan, fed as `fit` feeds it, with a batch of the user's data or with made-up data.
 
     `fit` leaves the batch dimension open, or not: for arrays, that depends on whether a smaller batch is left over at

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..allocator.steps import expected_most
 from ..schedule import Schedule
 from ..units import format_bytes
 from .memory_use import MemoryUse
@@ -23,7 +23,7 @@ class Peak:
     bytes : int
         The most of all steps.
     sure_bytes : int
-        What no later step is expected to exceed: `bytes`, and once more what it is above the median of the steps.
+        What no later step is expected to exceed: see `expected_most`.
     seconds : float
         The least that a step took: other work on the machine makes the others slower.
     """
@@ -33,10 +33,9 @@ class Peak:
     seconds: float
 
     @classmethod
-    def of(cls, steps: Sequence[int], seconds: Sequence[float]) -> Peak:
-        """Of the peaks of several steps, and what each took."""
-        most = max(steps)
-        return cls(most, most + int(most - statistics.median(steps)), min(seconds))
+    def of(cls, steps: Sequence[int], seconds: Sequence[float], kinds: int = 1) -> Peak:
+        """Of the peaks of several steps, of which so many kinds take turns, and what each took."""
+        return cls(max(steps), expected_most(steps, kinds), min(seconds))
 
     def __str__(self) -> str:
         more = f" (at most {format_bytes(self.sure_bytes)} expected)" if self.sure_bytes > self.bytes else ""

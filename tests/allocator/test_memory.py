@@ -154,3 +154,20 @@ def test_the_batch_comes_first_and_is_freed_in_the_step():
     assert memory.placement([0, 1])[0].ids.tolist() == without.placement([2, 0, 1])[0].ids.tolist()
     loose = memory.placed_loose([0, 1], [0, 0], [1.0, 1.0])
     assert loose == without.placed_loose([2, 0, 1], [0, 1, 1], [1.0, 1.0, 0.0])
+
+
+@pytest.mark.parametrize("sizes", [(4096, 1024), (1024, 4096)])
+def test_the_tensors_of_a_batch_come_in_any_order(sizes):
+    """The larger one takes all of the hole if it comes first, and both have room there if it comes second."""
+    given = kernels(range(3), [0, 1, 3], [0, 2, 2], [1, 2], [256, *sizes])
+    memory = Memory(ALLOCATOR, BEFORE, given, first=1)
+    orders = [Memory(ALLOCATOR, BEFORE, kernels(range(3), [0, 1, 3], [0, 2, 2], [1, 2], [256, *way])) for way in
+              (sizes, sizes[::-1])]  # fmt: skip
+    peaks = sorted(one.placed([1, 0]).peak_bytes for one in orders)
+    assert peaks == [512 + 5120 + 256, 512 + 5120 + 1024 + 256]
+    assert memory.placed([0]).peak_bytes == peaks[1] and memory.placed([0]).apart_bytes == 0
+    events, placement, _ = memory.placement([0])
+    assert placement.peak_bytes == peaks[1] and events.sizes[0] == 4096
+    loose = [memory.placed_loose([0], [0], [1.0], samples=samples) for samples in (1, 2, 4)]
+    assert [one.peak_bytes for one in loose[1:]] == [peaks[1]] * 2 and loose[0].peak_bytes in peaks
+    assert all(one.apart_bytes == 0 for one in loose), "each order has a median of its own"

@@ -181,7 +181,12 @@ def test_batches_of_several_sizes_take_turns(device):
     batch, other = [np.ones([4], np.float32)], [np.ones([3], np.float32)]
     shapes = [tf.TensorShape([None])]
     run = fed_as_by_fit(tf.reduce_sum, batch, Device(device, 10**9, measurable=False), shapes=shapes, others=[other])
-    assert [float(run()) for _ in range(4)] == [4.0, 3.0] * 2
+    assert [float(run()) for _ in range(4)] == [4.0, 3.0] * 2 and run.kinds == 2
+    if device == "CPU:0":  # two sizes, each in two orders
+        pair, others = [*batch, *other], [[*other, *batch]]
+        run = fed_as_by_fit(lambda x, y: tf.reduce_sum(x), pair, Device(device, 10**9, measurable=False),
+                            shapes=2 * shapes, others=others)  # fmt: skip
+        assert [float(run()) for _ in range(8)] == [4.0, 4.0, 3.0, 3.0] * 2 and run.kinds == 4
 
 
 def test_measurements_are_fed_as_by_fit():
@@ -197,6 +202,26 @@ def test_measurements_are_fed_as_by_fit():
         assert [float(run()) for _ in range(3)] == [8.0] * 3
     assert seen == [((4, 2), (4,))] * 2
     assert float(fed_as_by_fit(lambda: tf.constant(1.0), [], Device("CPU:0", 10**9, measurable=False))()) == 1.0
+
+
+def test_the_tensors_of_a_batch_are_made_in_either_order_by_turns():
+    device, (many, few) = find_device(), (2**20, 2**18)
+    batch = [np.zeros([many // 4], np.float32), np.ones([few // 4], np.float32)]
+    run = fed_as_by_fit(lambda x, y: tf.reduce_sum(x) + tf.reduce_sum(y), batch, device, 0)
+    assert run.kinds == 2 and run() == few // 4
+    orders = []
+    for _ in range(4):
+        recorded = record(device, run)
+        made = zip(recorded.requested_bytes.tolist(), recorded.allocates, strict=True)
+        orders.append([size for size, allocates in made if allocates and size in (many, few)])
+    assert orders == [orders[0], orders[0][::-1]] * 2 and set(orders[0]) == {many, few}
+
+
+def test_kinds_of_steps_that_take_turns_are_measured_apart():
+    peaks = iter([100, 110] * 2)
+    device = SimpleNamespace(name="CPU:0", peak_bytes=lambda: next(peaks))
+    assert measure_peak(device, lambda: None, [], kinds=2)[0].sure_bytes == 110
+    assert list(peaks) == [], "four steps are enough: two of each kind"
 
 
 @pytest.mark.parametrize("shape", [(), (0, 3), (1000, 3)])

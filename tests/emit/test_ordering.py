@@ -9,7 +9,7 @@ from graphs import chain, random_graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkmate_tf.emit.ordering import Strict, Within, last_readers, needed_waits
+from checkmate_tf.emit.ordering import Strict, Within, needed_waits
 from checkmate_tf.graph import Graph
 from checkmate_tf.plan import COMPUTE, DEALLOCATE, plan_from_sequence
 from checkmate_tf.schedule import keep_all
@@ -160,10 +160,3 @@ def test_workspace_counts_for_all_that_may_run(limit, expected):
     order = needed_waits(graph, plan, Within(limit))
     assert order == expected
     assert worst_peak(graph, plan, order) <= limit
-
-
-def test_a_copy_is_read_last_before_the_next_one_of_its_node():
-    """Node 0 is read by 1 and 2, and computed again in between; 3 is a copy to the host."""
-    inputs = [[], [0], [0, 1]]
-    assert last_readers([0, 1, 3, 0, 2], inputs) == [1, 4, 2, 4, 4]
-    assert last_readers([0, 0, 1], inputs) == [0, 2, 2]

@@ -292,7 +292,7 @@ def test_with_a_model_the_order_that_is_expected_to_cost_less_comes_first():
 
 @pytest.mark.parametrize("apart, strict", [(0.015, False), (0.025, True)])
 def test_steps_that_differ_much_have_to_save_what_a_measurement_is_worth(apart, strict):
-    allocator = Allocator(0.0, 0.0)
+    allocator = Allocator(0.05, 0.0)
     actions, _ = carried_out(begin(limits_for(700_000, modelled=True), TRIES), allocator, Model(allocator, apart=apart))
     assert [a.strict for a in measured(actions)] == [strict]
 
@@ -301,7 +301,7 @@ def test_steps_that_differ_much_have_to_save_what_a_measurement_is_worth(apart, 
     (0.01, 1.3, [True, False]), (0.01, 0.9, [True, False]), (0.1, 1.3, [True]),
 ])  # fmt: skip
 def test_where_steps_are_short_the_clock_decides_between_the_orders(seconds, slow, orders):
-    allocator = Allocator(loose=0.3, strict=0.1, slow=slow, seconds=seconds)
+    allocator = Allocator(loose=0.4, strict=0.1, slow=slow, seconds=seconds)
     actions, state = carried_out(begin(limits_for(900_000, modelled=True), TRIES), allocator, Model(allocator))
     tried = measured(actions)
     assert [a.strict for a in tried] == orders
@@ -312,7 +312,7 @@ def test_where_steps_are_short_the_clock_decides_between_the_orders(seconds, slo
 
 def test_an_order_that_is_over_the_budget_is_not_faster():
     """Steps out of order differ by more than the model says."""
-    allocator = Allocator(loose=0.3, strict=0.1, spread=0.15, slow=1.3, seconds=0.01)
+    allocator = Allocator(loose=0.4, strict=0.1, spread=0.15, slow=1.3, seconds=0.01)
     actions, _ = carried_out(begin(limits_for(900_000, modelled=True), TRIES), allocator, Model(allocator))
     assert [a.strict for a in measured(actions)] == [True, False] and actions[-1].candidate.strict
 

@@ -208,16 +208,12 @@ class Finder:
         return (1 - _CHEAPER) * min((known.cost for known in self._fitting(target)), default=np.inf)
 
     def _squeeze(self, memory: Memory, target: int) -> bool:
-        """Change what takes least, more recomputation included, until something fits; whether it does.
-
-        Where there is another kind of step to plan, only one schedule is changed: the time is better spent on that.
-        """
+        """Change what takes least, more recomputation included, until something fits; whether it does."""
         if self.job.options.strategy != SEARCHED:
             return False
         near = [k for k in self.known.values() if target < k.placed.taken_bytes <= _SQUEEZED * target]
         turns = _TURNED if self.job.options.order == "free" else 0.0
-        count = 1 if self.job.limits.alternative else _CHANGED
-        nearest = sorted(near, key=lambda k: (k.placed.taken_bytes, k.cost))[:count]
+        nearest = sorted(near, key=lambda k: (k.placed.taken_bytes, k.cost))[:_CHANGED]
         return any(self._squeezed(memory, known, target, _SQUEEZING, turns) for known in nearest)
 
     def _squeezed(

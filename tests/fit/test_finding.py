@@ -128,18 +128,6 @@ def test_in_loose_order_the_first_that_fits_is_found_or_with_no_time_one_that_fi
         assert known is None or fits[known.sequence.tobytes()]
 
 
-@pytest.mark.parametrize(("alternative", "most"), [(False, finding._CHANGED), (True, 1)])
-def test_less_is_changed_where_there_is_another_kind_of_step_to_plan(alternative, most, monkeypatch):
-    finder = finder_of("unet")
-    finder.job = replace(finder.job, alternative=alternative)
-    finder.find(int(0.85 * PLAIN["unet"]), strict=True)
-    squeezed = []
-    monkeypatch.setattr(Finder, "_squeezed", lambda _, memory, known, *rest: squeezed.append(known.placed.taken_bytes))
-    least = min(known.placed.taken_bytes for known in finder.known.values())
-    assert not finder._squeeze(MEMORIES["unet"], least - 1)
-    assert len(squeezed) == most and squeezed == sorted(squeezed) and squeezed[0] == least
-
-
 @pytest.mark.parametrize("name", GRAPHS)
 def test_an_infeasible_target_names_the_least_that_is_placed(name):
     finder, target = finder_of(name), int(0.05 * PLAIN[name])

@@ -81,7 +81,7 @@ class Memory:
         What the step's operations allocate.
     first : int, optional
         A node that comes before all of a sequence: the batch that is made for the step, and freed in it. A pipeline
-        makes its tensors side by side, in any order: what a step takes is the most for either one.
+        makes its tensors side by side, in any order: what a step takes is the most for forward and backward.
     """
 
     allocator: Bfc
@@ -115,7 +115,8 @@ class Memory:
         `Placed.sure_bytes`.
 
         All begin with the same state. So do real steps, but for small variables: TensorFlow gives one that is assigned
-        while something still reads it a new buffer elsewhere. The tensors of a batch are made in either order by turns.
+        while something still reads it a new buffer elsewhere. The tensors of a batch are made forward and backward by
+        turns.
 
         Parameters
         ----------
@@ -192,7 +193,7 @@ class Memory:
         first = int(self.state.owner.max(initial=-1)) + 1
         ways = [Events(own + first, asked) for own, asked in self._ways(ids, sizes)]
         places = [place(self.allocator, events, self.state) for events in ways]
-        worst = max(range(len(ways)), key=lambda k: places[k].peak_bytes)
+        worst = max(range(len(ways)), key=lambda k: (len(places[k].failed) > 0, places[k].peak_bytes))
         return ways[worst], places[worst], operations  # these are the same: one operation makes the batch
 
 

@@ -13,7 +13,7 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from ..allocator.steps import of_a_kind
 from ..report import Peak
 from ..trace.step import TracedStep
 
@@ -62,6 +63,7 @@ _STEPS, _LEAST_STEPS, _SECONDS = 16, 2, 6.0
 _ALIGNED = 64  # bytes: where tensors begin
 _PROBES, _SMALL = 5, 4096  # looks at a piece of so many bytes: a pipeline may give some back at the same time
 _ALIKE_STEPS, _ALIKE = 4, 0.002  # so many steps whose peaks differ by no more than this share are enough
+_OF_A_KIND = 3  # and so many of each kind: two kinds may look alike by chance, where steps take either of two peaks
 _HALF_STEPS = 3  # at least, where half of the seconds are over before half of the steps
 _APART = 2  # times what the first half of the steps differ by: what later ones are not expected to exceed
 _MOVING = ("Iterator", "LookupTableInsert", "LookupTableImport", "LookupTableRemove", "Queue", "Barrier")  # types begin
@@ -241,6 +243,7 @@ class Fed:
     Attributes
     ----------
     run : callable
+        What runs it, and returns what it returns.
     kinds : int
         How many kinds of batches take turns: one size or several, and on the CPU either order of their tensors.
     """
@@ -265,7 +268,7 @@ def fed_as_by_fit(
 
     On the CPU a pipeline prepares batches while the step runs, in the same allocator. They take memory, and they cut it
     into pieces. The tensors of a batch are made side by side there, in any order, and what comes later lies elsewhere
-    then. So each order takes its turn here. A GPU sees one batch at a time.
+    then. So they are made forward and backward here, by turns. A GPU sees one batch at a time.
 
     Parameters
     ----------
@@ -374,6 +377,11 @@ def _copied(t: tf.Tensor) -> tf.Tensor:
         return tf.raw_ops.DeepCopy(x=t)
 
 
+def _apart(groups: Iterable[Sequence[int]]) -> int:
+    """The most by which peaks of one group differ."""
+    return max(max(group, default=0) - min(group, default=0) for group in groups)
+
+
 def measure_peak(
     device: Device,
     step: Callable[[], Any],
@@ -391,7 +399,7 @@ def measure_peak(
     Parameters
     ----------
     step : callable
-        Runs one training step. It runs 3 to 17 times; its effects on `variables` are undone.
+        Runs one training step. It runs 17 times at most; its effects on `variables` are undone.
     variables : sequence of tf.Variable
         Everything that the step may assign. Held in host memory meanwhile.
     most_bytes : int, optional
@@ -415,10 +423,11 @@ def measure_peak(
             while len(peaks) < least or (len(peaks) < _STEPS and sum(seconds) < _SECONDS):
                 if most_bytes and needless and len(peaks) >= least and max(peaks) > most_bytes:
                     break
-                apart = max((max(own) - min(own) for k in range(kinds) if (own := peaks[k::kinds])), default=0)
-                if len(peaks) >= max(_ALIKE_STEPS, 2 * kinds) and apart <= _ALIKE * max(peaks):
+                whole, apart = _apart([peaks]), _apart(of_a_kind(peaks, kinds))
+                alike = whole if len(peaks) < _OF_A_KIND * kinds else apart
+                if len(peaks) >= _ALIKE_STEPS and alike <= _ALIKE * max(peaks):
                     break
-                few = max(_HALF_STEPS, kinds + 1)
+                few = max(_HALF_STEPS, kinds)
                 half = len(peaks) >= _STEPS // 2 or (len(peaks) >= few and sum(seconds) >= _SECONDS / 2)
                 if most_bytes and half and not max(peaks) <= most_bytes < max(peaks) + _APART * apart:
                     break

@@ -217,11 +217,31 @@ def test_the_tensors_of_a_batch_are_made_in_either_order_by_turns():
     assert orders == [orders[0], orders[0][::-1]] * 2 and set(orders[0]) == {many, few}
 
 
-def test_kinds_of_steps_that_take_turns_are_measured_apart():
-    peaks = iter([100, 110] * 2)
+@pytest.mark.parametrize(("peaks", "kinds", "steps", "sure"), [
+    ([100, 110] * 8, 2, 6, 110), ([100, 110] * 8, 1, 16, 115), ([100, 100, 110, 110] * 4, 2, 16, 115),
+    ([100] * 16, 2, 4, 100),
+])  # fmt: skip
+def test_kinds_of_steps_that_take_turns_are_measured_apart(peaks, kinds, steps, sure):
+    left = iter(peaks)
+    device = SimpleNamespace(name="CPU:0", peak_bytes=lambda: next(left))
+    assert measure_peak(device, lambda: None, [], kinds=kinds)[0].sure_bytes == sure
+    assert len(peaks) - len(list(left)) == steps
+
+
+@pytest.mark.parametrize(("most_bytes", "steps", "sure"), [(10**9, 3, 180), (140, 4, 140)])
+def test_slow_steps_have_one_median_where_there_are_not_two_of_each_kind(most_bytes, steps, sure, monkeypatch):
+    now, peaks = iter(range(1000)), iter([100, 140] * 8)
+    monkeypatch.setattr("checkmate_tf.device.measure.time", SimpleNamespace(perf_counter=lambda: next(now)))
     device = SimpleNamespace(name="CPU:0", peak_bytes=lambda: next(peaks))
-    assert measure_peak(device, lambda: None, [], kinds=2)[0].sure_bytes == 110
-    assert list(peaks) == [], "four steps are enough: two of each kind"
+    assert measure_peak(device, lambda: None, [], most_bytes, kinds=2)[0].sure_bytes == sure
+    assert 16 - len(list(peaks)) == steps
+
+
+def test_plans_are_measured_with_the_kinds_of_their_batches(monkeypatch):
+    kinds, real = [], run.measure_peak
+    monkeypatch.setattr(run, "measure_peak", lambda *given: kinds.append(given[5]) or real(*given))
+    compile_quickly(make(DENSE), DENSE, verify=True, budget="1GB")
+    assert set(kinds) == {2}
 
 
 @pytest.mark.parametrize("shape", [(), (0, 3), (1000, 3)])

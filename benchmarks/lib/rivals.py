@@ -54,7 +54,13 @@ TITLES = {
     "ours": "checkmate_tf",
 }
 MEASURED = {"TF_CPU_ALLOCATOR_USE_BFC": "true"}  # the environment of children that measure
-COLORS = {"plain": "#8c8c8c", "remat-scope": "#e69f00", "recompute-grad": "#0072b2", "ours": "#009e73"}
+COLORS = {
+    "plain": "#8c8c8c",
+    "remat-scope": "#e69f00",
+    "recompute-grad": "#0072b2",
+    "ours": "#009e73",
+    "ours-fixed": "#88ccaa",
+}
 
 RIVALS: dict[str, tuple[Variant, ...]] = {
     "plain": ({"way": "plain"},),
@@ -81,7 +87,7 @@ def describe(variant: Variant) -> str:
     if "even" in variant:
         share = "" if variant["of_sqrt"] == 1 else f"{variant['of_sqrt']:g} "
         return f"{title}, {share}sqrt(n) segments even in {variant['even']}"
-    return title
+    return f"{title}, order traced" if variant.get("order") == "fixed" else title
 
 
 def networks_of(name: str, batch_size: int) -> Network:
@@ -107,7 +113,12 @@ def build(network: Network, variant: Variant) -> keras.Model:
 
 
 def compile_ours(
-    model: keras.Model, network: Network, budget_bytes: int, time_limit: float, prefetch: int | None = None
+    model: keras.Model,
+    network: Network,
+    budget_bytes: int,
+    time_limit: float,
+    prefetch: int | None = None,
+    order: str = "free",
 ) -> None:
     """Make the model train within the budget, fed by a pipeline that keeps so many batches ready.
 
@@ -124,6 +135,7 @@ def compile_ours(
         data=network.data(1),
         time_limit=time_limit,
         prefetch=prefetch,
+        order=order,
         progress=False,
         cache=False,
     )

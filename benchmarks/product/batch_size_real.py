@@ -16,6 +16,7 @@ ResNet50 and a transformer. For each network:
     python benchmarks/product/batch_size_real.py                    # two networks at small batches
     python benchmarks/product/batch_size_real.py --full             # four; hours; resumes
     python benchmarks/product/batch_size_real.py --full --limit 2GB --networks mobilenet unet
+    python benchmarks/product/batch_size_real.py --ways plain ours ours-fixed --output DIR     # what free orders add
 """
 
 from __future__ import annotations
@@ -56,6 +57,9 @@ if TYPE_CHECKING:
 
 STATED = {"mobilenet": 32, "unet": 32, "resnet50": 16, "transformer": 32}
 QUICK = {"unet": 16, "transformer": 16}
+FIXED = "ours-fixed"  # ours in the order traced, if that is asked for
+WAYS = {**TITLES, FIXED: "checkmate_tf, order traced"}
+OURS = {"ours": {"way": "ours"}, FIXED: {"way": "ours", "order": "fixed"}}
 LIMIT_OVER_PEAK = 1.10
 OUT_OF_MEMORY = "out of memory"
 REFUSED = "refused"
@@ -73,7 +77,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="*", help="only these, of networks.py")
     parser.add_argument("--batch-size", type=int, help="the stated batch")
     parser.add_argument("--limit", help="of the allocator, e.g. 2GB, instead of what plain needs")
-    parser.add_argument("--ways", nargs="*", choices=list(TITLES), default=list(TITLES), help="only these")
+    parser.add_argument("--ways", nargs="*", choices=list(WAYS), default=list(TITLES), help="only these")
     parser.add_argument("--time-limit", type=float, default=20.0, help="seconds of solving a batch (default 20)")
     options = parser.parse_args()
     if serve_child(options, answer):
@@ -89,7 +93,7 @@ def main() -> None:
 def searched(output: Path, name: str, batch: int, options: argparse.Namespace) -> None:
     """Find the largest batch of each way."""
     shared = {"network": name, "stated_batch": batch}
-    variants = [v for way in options.ways if way != "ours" for v in RIVALS[way]]
+    variants = [v for way in options.ways if way not in OURS for v in RIVALS[way]]
     variants = [v for v in variants if options.full or v.get("of_sqrt", 1.0) == 1.0]
     plain = RIVALS["plain"][0]
     requests = [
@@ -106,9 +110,9 @@ def searched(output: Path, name: str, batch: int, options: argparse.Namespace) -
 
         limit_mb = (parse_budget(options.limit).size_bytes or 0) // 2**20
     for way in options.ways:
-        if way != "ours" and way not in best:
+        if way not in OURS and way not in best:
             continue  # no variant of it runs
-        variant = best[way]["variant"] if way != "ours" else {"way": "ours"}
+        variant = OURS[way] if way in OURS else best[way]["variant"]
         limits = {"limit_mb": limit_mb, "time_limit": options.time_limit}
         search(output, {**shared, **limits, "variant": variant}, options.again)
 
@@ -215,7 +219,8 @@ def answer_trial(request: dict) -> dict:
         model = build(network, request["variant"])
         if request["variant"]["way"] == "ours":
             budget = int(request["share"] * request["limit_mb"] * 2**20)
-            compile_ours(model, network, budget, request["time_limit"], prefetch=0)
+            order = request["variant"].get("order", "free")
+            compile_ours(model, network, budget, request["time_limit"], prefetch=0, order=order)
         history = model.fit(one_by_one(network), steps_per_epoch=STEPS, verbose=0)
     except checkmate_tf.InfeasibleBudgetError as error:
         return {"outcome": REFUSED, "reason": str(error)}
@@ -245,10 +250,11 @@ def rows_of(output: Path) -> list[dict]:
     groups: dict[tuple, dict[str, dict]] = {}
     for cell in read_cells(output):
         key = (cell["network"], cell["stated_batch"], cell["limit_mb"])
-        groups.setdefault(key, {})[cell["variant"]["way"]] = cell
+        way = next((way for way, variant in OURS.items() if variant == cell["variant"]), cell["variant"]["way"])
+        groups.setdefault(key, {})[way] = cell
     for (name, stated, limit_mb), ways in groups.items():
         peaks = read_cells(output, f"peak-{name}-{stated}-")
-        for way in TITLES:
+        for way in WAYS:
             row = {"network": name, "stated_batch": stated, "limit_mb": limit_mb, "way": way}
             if way in ways:
                 row |= ways[way] | {"variant": describe(ways[way]["variant"])}
@@ -303,15 +309,17 @@ def draw(path: Path, rows: list[dict]) -> None:
     groups = list(dict.fromkeys((r["network"], r["stated_batch"], r["limit_mb"]) for r in rows))
     figure = new_figure(max(6.0, 2.4 + 2.0 * len(groups)), 4.6)
     axes = figure.add_subplot()
+    drawn = [way for way in WAYS if way in TITLES or any(r["way"] == way for r in rows)]
+    width = 0.8 / len(drawn)
     for g, group in enumerate(groups):
-        for b, way in enumerate(TITLES):
+        for b, way in enumerate(drawn):
             mine = [r for r in rows if (r["network"], r["stated_batch"], r["limit_mb"]) == group and r["way"] == way]
-            x = g + (b - 1.5) * 0.2
+            x = g + (b - (len(drawn) - 1) / 2) * width
             if not mine or "over_plain" not in mine[0]:
                 why = mine[0]["outcome"] if mine else "not run"
                 axes.annotate(why, (x, 0), (0, 3), textcoords="offset points", rotation=90, ha="center", fontsize=8)
                 continue
-            axes.bar(x, mine[0]["over_plain"], 0.18, color=COLORS[way])
+            axes.bar(x, mine[0]["over_plain"], 0.9 * width, color=COLORS[way])
             label = f"{mine[0]['batch']}"
             axes.annotate(
                 label, (x, mine[0]["over_plain"]), (0, 2), textcoords="offset points", ha="center", fontsize=9
@@ -324,8 +332,8 @@ def draw(path: Path, rows: list[dict]) -> None:
     axes.set_axisbelow(True)
     axes.margins(y=0.12)
     axes.spines[["top", "right"]].set_visible(False)
-    handles = [Patch(color=COLORS[way], label=title) for way, title in TITLES.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    handles = [Patch(color=COLORS[way], label=WAYS[way]) for way in drawn]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(drawn), frameon=False, fontsize=9)
     figure.savefig(path, dpi=150)
 
 

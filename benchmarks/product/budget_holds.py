@@ -14,10 +14,12 @@ which share the CPU's memory. For each budget:
     python benchmarks/product/budget_holds.py                      # two networks, two budgets
     python benchmarks/product/budget_holds.py --full               # everything; resumes what is in the output folder
     python benchmarks/product/budget_holds.py --networks small --fractions 0.7 --strategies all --no-limits --output DIR
+    python benchmarks/product/budget_holds.py --full --orders free fixed --no-limits --no-itself --output DIR
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import sys
@@ -58,6 +60,9 @@ def main() -> None:
     parser.add_argument(
         "--strategies", nargs="*", default=["checkmate"], help='how to schedule (default checkmate), or "all"'
     )
+    parser.add_argument(
+        "--orders", nargs="*", default=["free"], choices=("free", "fixed"), help="of computation (default free)"
+    )
     parser.add_argument("--no-limits", action="store_true", help="leave out the runs under a hard limit")
     parser.add_argument("--no-itself", action="store_true", help="leave out how far plain steps are from themselves")
     options = parser.parse_args()
@@ -79,8 +84,9 @@ def main() -> None:
         if "activation_bytes" in plain:
             for fraction in fractions:
                 budget = int(plain["constant_bytes"] + fraction * plain["activation_bytes"])
-                for strategy in options.strategies:
+                for strategy, order in itertools.product(options.strategies, options.orders):
                     chosen = {} if strategy == "checkmate" else {"strategy": strategy}
+                    chosen |= {} if order == "free" else {"order": order}
                     requests.append({"network": name, "fraction": fraction, "budget": budget, **chosen})
     cells = []
     for request in requests:
@@ -102,7 +108,7 @@ def main() -> None:
 
 
 def _path(output: Path, request: dict) -> Path:
-    keys = ("run", "network", "fraction", "strategy", "limit")
+    keys = ("run", "network", "fraction", "strategy", "order", "limit")
     return output / ("-".join(str(request[k]) for k in keys if k in request) + ".json")
 
 
@@ -173,6 +179,7 @@ def child_cell(request: dict) -> dict:
             data=network.data(1),
             time_limit=request["time_limit"],
             strategy=request.get("strategy", "checkmate"),
+            order=request.get("order", "free"),
             progress=False,
             cache=False,
         )
@@ -257,6 +264,7 @@ def child_limit_ours(request: dict) -> dict:
         data=network.data(1),
         time_limit=request["time_limit"],
         strategy=request.get("strategy", "checkmate"),
+        order=request.get("order", "free"),
         progress=False,
         cache=False,
     )
@@ -289,7 +297,7 @@ def write_results(output: Path) -> None:
 
     order = {name: k for k, name in enumerate(_titles())}
     cells = [json.loads(p.read_text()) for p in output.glob("cell-*.json")]
-    cells.sort(key=lambda c: (order.get(c["network"], 99), -c["fraction"], c.get("strategy", "")))
+    cells.sort(key=lambda c: (order.get(c["network"], 99), -c["fraction"], c.get("strategy", ""), c.get("order", "")))
     lines = [
         "| network | budget | measured: steps, `fit` | predicted | equal bits, Grappler off "
         "| difference, on (plain: from itself; on and off) "
@@ -300,6 +308,8 @@ def write_results(output: Path) -> None:
         title, share = _titles()[cell["network"]], f"{cell['fraction']:.0%}: {cell['budget'] / 1e6:.0f} MB"
         if "strategy" in cell:
             title += f", {cell['strategy']}"
+        if "order" in cell:
+            title += ", order traced"
         if "peak_bytes" not in cell:
             least = f"refused: at least {cell.get('least_bytes', 0) / 1e6:.0f} MB"
             why = least if "infeasible" in cell else cell.get("refused", cell.get("failed"))

@@ -10,6 +10,8 @@ Budgets are shares of the activations of the plain step in the order traced, on 
 for any order. Costs are modelled ("roofline"), so nothing is run. A cell is a child process. Random layered graphs, as
 Moccasin is measured on, have a table of their own: they have no backward pass.
 
+Where "order" or "moccasin" finds nothing, smaller budgets are not tried: what fits them would fit here, too.
+
     python benchmarks/product/orders.py                            # VGG16, a quarter of an hour
     python benchmarks/product/orders.py --full                     # sixteen networks, hours
     python benchmarks/product/orders.py --networks xception --shares 0.5 --time-limit 10 --output DIR
@@ -35,6 +37,7 @@ NETWORKS = (
 SHARES = (0.5, 0.4, 0.3, 0.2)
 LAYERED = ("layered100", "layered250", "layered500", "layered1000")
 LAYERED_SHARES = (0.9, 0.8, 0.7, 0.6)
+RIVALS = ("order", "moccasin")
 SYSTEMS = {"fixed": "checkmate", "order": "least-peak", "moccasin": "moccasin-free", "free": "checkmate"}
 LEAST = ("fixed", "order", "free", "any")
 COLUMNS = (
@@ -68,7 +71,7 @@ def main() -> None:
         {
             "cell": f"cell-{name}",
             "network": name,
-            "shares": list(options.shares or (LAYERED_SHARES if name in LAYERED else SHARES)),
+            "shares": sorted(options.shares or (LAYERED_SHARES if name in LAYERED else SHARES), reverse=True),
             "time_limit": options.time_limit,
         }
         for name in names
@@ -119,7 +122,12 @@ def answer(request: dict) -> dict:
                 continue
         return None
 
-    found |= {f"{system}_overhead": [overhead(system, budget) for budget in budgets] for system in SYSTEMS}
+    for system in SYSTEMS:
+        overheads: list[float | None] = []
+        for budget in budgets:  # the largest first
+            hopeless = system in RIVALS and overheads[-1:] == [None]
+            overheads.append(None if hopeless else overhead(system, budget))
+        found[f"{system}_overhead"] = overheads
     bounds = [any_order_bound(best, budget) / best.base_cost - 1 for budget in budgets]
     found["bound"] = [bound if math.isfinite(bound) else None for bound in bounds]
     return found

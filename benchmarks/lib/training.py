@@ -8,6 +8,9 @@ from checkmate_tf.check.training import STEPS, FirstStep, every_variable, gradie
 
 __all__ = ["compare", "data_bytes", "first_step", "time_steps"]
 
+_TIMING = 20.0  # seconds
+_ROUNDS = (5, 41)
+
 
 def data_bytes(network) -> int:
     """Bytes of all that `device_data` makes, and of the batch in use."""
@@ -58,9 +61,16 @@ def first_step(model, network, start: list) -> FirstStep:
     return loss, gradients_of(model)
 
 
-def time_steps(plain, ours, network, rounds: int = 5) -> tuple[float, float]:
-    """Median over rounds of compiled over plain step time (A B A B), and the plain step's median, ms."""
+def time_steps(plain, ours, network) -> tuple[float, float]:
+    """Median over rounds of compiled over plain step time (A B A B), and the plain step's median, ms.
+
+    Single rounds differ by a tenth and more on two cores, so short steps are given many: as many as take `_TIMING`
+    seconds, within `_ROUNDS`.
+    """
     import tensorflow as tf
 
     x, y = network.data(1)
-    return in_turn(step_of(plain), step_of(ours), (tf.constant(x), tf.constant(y)), rounds)
+    models, batch = (step_of(plain), step_of(ours)), (tf.constant(x), tf.constant(y))
+    ratio, plain_ms = in_turn(*models, batch, rounds=1)
+    rounds = int(_TIMING / ((1 + ratio) * plain_ms / 1e3))
+    return in_turn(*models, batch, rounds=min(max(rounds, _ROUNDS[0]), _ROUNDS[1]))

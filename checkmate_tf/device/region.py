@@ -5,6 +5,11 @@ no room gets such a piece whole, unless it needs less than half of it: 71 MB wer
 lies in two pieces never becomes one. So a budget is taken in one piece: that is divided exactly, and joins again.
 
 Only addresses are taken. The system gives memory when something is written.
+
+What was free before lies in older pieces: of a plain training in the same process, say. The allocator gives the
+smallest chunk that a tensor fits in, so those are used first, and cut in another way each time. A step that was
+measured at 11.0 MB took 13 to 15 MB in `fit`. So older free memory is divided by small walls, until large tensors find
+no room there.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ import logging
 
 import tensorflow as tf
 
+from .chunks import GRAIN, address, rounded, take
 from .measure import Device
 
 __all__ = ["reserve"]
@@ -24,11 +30,18 @@ _MIB = 2**20
 _SPARE = 64 * _MIB  # bytes of a hard limit to leave: so much may be taken already though nothing is in it
 _PART = 16  # where a 16th of the limit is less than that, leave a 16th
 
+_PARTS, _LEAST_PART = 256, 2**16  # of a budget, and bytes: what finds room in older memory is smaller than one
+_MOST_WALLS = 256  # if there is more older memory, its parts are larger
+_MOST_HELD = 2**15  # chunks to be taken meanwhile: where there are more, older memory stays as it is
+
 _reserved: dict[str, int] = {}  # device -> bytes
+_walls: list[tf.Tensor] = []  # in older memory, for good
 
 
 def reserve(device: Device, budget_bytes: int) -> None:
     """Let the CPU's allocator take twice a budget in one piece, or as much of that as its hard limit leaves.
+
+    Older memory that is free then is divided, unless a hard limit is near: then all of it is needed.
 
     Does nothing on other devices, where the allocator keeps no statistics, or where as much was reserved before. If the
     piece cannot be had, that is logged, and half of it is asked for. If that fails, too, the allocator goes on as
@@ -45,7 +58,35 @@ def reserve(device: Device, budget_bytes: int) -> None:
     for part in (size, size // 2):
         try:
             with tf.init_scope(), tf.device(f"/{device.name}"):
-                tf.raw_ops.Empty(shape=[part // _MIB, _MIB // 8], dtype=tf.float64)  # and at once given back
+                shape = [part // _MIB, _MIB // 8]
+                begin = address(tf.raw_ops.Empty(shape=shape, dtype=tf.float64))  # and at once given back
+                if part == _ROOM * budget_bytes:
+                    _divide_older(range(begin, begin + part), budget_bytes)
             return
         except tf.errors.ResourceExhaustedError as error:
             _log.info("%s cannot take %d bytes in one piece: %s", device.name, part, str(error.message).splitlines()[0])
+
+
+def _divide_older(piece: range, budget_bytes: int) -> None:
+    """Put walls into all free memory that is taken before that of a piece.
+
+    That memory is filled. Then one large tensor after the other makes way for a wall, which finds no other place.
+    """
+    part = rounded(max(budget_bytes // _PARTS, _LEAST_PART))
+    held, size = dict[int, tf.Tensor](), part
+    large: list[int] = []
+    while size >= GRAIN:
+        while (at := address(tensor := take(size))) not in piece:
+            held[at] = tensor
+            if len(held) > _MOST_HELD:
+                _log.info("older memory stays as it is: it is free in more than %d chunks", _MOST_HELD)
+                return
+        large = large or sorted(held)
+        size = rounded(size // 2) if size > GRAIN else 0
+    for at in large[:: -(-len(large) // _MOST_WALLS) or 1]:
+        del held[at]
+        wall = take(GRAIN)
+        held[at] = take(part - GRAIN)  # or the next wall would come here
+        if address(wall) == at:
+            _walls.append(wall)
+    _log.debug("%d parts of at least %d bytes are free in older memory", len(large), part)

@@ -21,21 +21,20 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
-import numpy as np
 import tensorflow as tf
 
+from .chunks import GRAIN, address, rounded, take
 from .measure import Device
 
 __all__ = ["SMALL_BYTES", "keep_batch_reserves"]
 
 _log = logging.getLogger(__name__)
 
-_GRAIN = 256  # bytes: the allocator's least chunk, of which all are multiples
 _PLUGS = 4096  # most chunks to be taken while looking for a place
-_SHAPES = 16 * _GRAIN  # what operations that allocate need themselves
+_SHAPES = 16 * GRAIN  # what operations that allocate need themselves
 _TRIES = 3
 _SMALL = 2**16  # bytes: a smaller tensor has no reserve of its own, and finds room anywhere
-_SLIPS, _EACH = [_GRAIN << k for k in range(8)], 16  # bytes of slips, and how many there are of each at least
+_SLIPS, _EACH = [GRAIN << k for k in range(8)], 16  # bytes of slips, and how many there are of each at least
 _ROOM = 1.5  # times what small values take at a time: the largest slips have so much, since pieces of them are lost
 
 _walls: list[tf.Tensor] = []  # between reserves, for good
@@ -70,7 +69,7 @@ def keep_batch_reserves(
     """
     if not (device.measurable and device.is_cpu):
         return
-    asked = Counter((device.name, _rounded(size)) for size in batch if size >= _SMALL)
+    asked = Counter((device.name, rounded(size)) for size in batch if size >= _SMALL)
     slips = Counter({(device.name, size): _EACH for size in _SLIPS})
     slips[device.name, SMALL_BYTES] += int(min(_ROOM * small_bytes, most_bytes // 4)) // SMALL_BYTES
     for count in range(batches, -1, -1):
@@ -100,7 +99,7 @@ def keep_batch_reserves(
 
 def _whole(reserves: list[int]) -> int:
     """Bytes of reserves with their walls."""
-    return sum(reserves) + (len(reserves) + 1) * _GRAIN
+    return sum(reserves) + (len(reserves) + 1) * GRAIN
 
 
 def _build(reserves: list[int]) -> list[tf.Tensor]:
@@ -109,39 +108,26 @@ def _build(reserves: list[int]) -> list[tf.Tensor]:
     Once nothing smaller is free, all that is allocated comes from that chunk, one after the other.
     """
     room = _whole(reserves) + max(reserves) + _SHAPES  # a chunk is only divided if it is twice what is asked for
-    first = _address(_take(room))  # and at once given back
+    first = address(take(room))  # and at once given back
     place, plugs = range(first, first + room), list[tf.Tensor]()
 
-    def take(size: int, at: int | None = None) -> tf.Tensor:
+    def placed(size: int, at: int | None = None) -> tf.Tensor:
         """A tensor in the place, where given at an address; what goes to chunks that are smaller is a plug."""
-        while _address(tensor := _take(size)) not in place:
+        while address(tensor := take(size)) not in place:
             plugs.append(tensor)
             if len(plugs) > _PLUGS:
                 raise _NoPlace(f"{_PLUGS} smaller chunks are free")
-        if at not in (None, _address(tensor)):
+        if at not in (None, address(tensor)):
             raise _NoPlace("others came between")
         return tensor
 
     size = room
-    while size > _GRAIN:
-        size = _rounded(size // 2)
-        take(size)
-    walls, held = [take(_GRAIN)], []
+    while size > GRAIN:
+        size = rounded(size // 2)
+        placed(size)
+    walls, held = [placed(GRAIN)], []
     for size in reserves:
-        at = _address(walls[-1]) + _GRAIN
-        held.append(take(size, at))
-        walls.append(take(_GRAIN, at + size))
+        at = address(walls[-1]) + GRAIN
+        held.append(placed(size, at))
+        walls.append(placed(GRAIN, at + size))
     return walls
-
-
-def _take(size: int) -> tf.Tensor:
-    return tf.raw_ops.Empty(shape=[size], dtype=tf.uint8)
-
-
-def _address(tensor: tf.Tensor) -> int:
-    address: int = np.asarray(memoryview(tensor)).__array_interface__["data"][0]
-    return address
-
-
-def _rounded(size: int) -> int:
-    return -(-size // _GRAIN) * _GRAIN

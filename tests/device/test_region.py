@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from ast import literal_eval
 from dataclasses import replace
 
 import pytest
@@ -62,3 +63,47 @@ def test_a_device_that_is_full_goes_on_as_before(monkeypatch):
     for _ in range(2):
         reserve(Device("CPU:0", 2**50, measurable=True), 2**40)
     assert [sizes["shape"][0] for sizes in asked] == [2 * 2**20, 2**20]
+
+
+OLDER = """
+import tensorflow as tf
+from checkmate_tf.device.chunks import address, take
+from checkmate_tf.device.measure import find_device
+from checkmate_tf.device.region import reserve
+
+device = find_device()
+held = [take(size) for size in (2**20, 3 * 2**20, 5 * 2**20, 12 * 2**20) for _ in range(2)]
+del held[::2]
+older = [address(tensor) for tensor in held]
+
+def taken(nbytes):
+    before = device.current_bytes()
+    tensor = take(nbytes)
+    return device.current_bytes() - before
+
+sizes = [2**20 - 512, 2_300_000, 5_000_000, 9_000_000]
+before = [taken(size) for size in sizes]
+in_use = device.current_bytes()
+reserve(device, 12_000_000)
+print(before, [taken(size) for size in sizes], device.current_bytes() - in_use, sep=";")
+"""
+
+
+def test_large_tensors_find_no_room_in_older_memory():
+    """There they got chunks of up to twice their size. What divides it takes next to nothing."""
+    child = subprocess.run([sys.executable, "-c", OLDER], capture_output=True, text=True, check=True)
+    before, after, walls = map(literal_eval, child.stdout.split(";"))
+    sizes = [2**20 - 512, 2_300_000, 5_000_000, 9_000_000]
+    assert sum(before) > 1.1 * sum(sizes)
+    assert after == [-(-size // 256) * 256 for size in sizes]
+    assert 0 < walls <= 256 * 256
+
+
+def test_all_memory_is_needed_near_a_hard_limit(monkeypatch):
+    divided = []
+    monkeypatch.setattr(region, "_divide_older", lambda *given: divided.append(given))
+    device = replace(find_device(), limit_bytes=find_device().current_bytes() * 2 + 100 * 2**20)
+    reserve(device, 60 * 2**20)
+    assert not divided
+    reserve(find_device(), 61 * 2**20)
+    assert len(divided) == 1

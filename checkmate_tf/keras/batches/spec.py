@@ -34,7 +34,8 @@ def data_spec(model: keras.Model, batch_size: int | None, input_spec: Any, data:
     batch_size : int or None
     input_spec : nest of tf.TensorSpec or None
         `(x, y)` or `(x, y, sample_weight)`, as a step sees them.
-    data : tuple of arrays, tf.data.Dataset, or None
+    data : tuple of arrays, array, tf.data.Dataset, or None
+        An array alone is the only input of a model that is given no targets.
 
     Returns
     -------
@@ -52,7 +53,7 @@ def data_spec(model: keras.Model, batch_size: int | None, input_spec: Any, data:
     if input_spec is not None:
         spec, found = input_spec, batch_of(input_spec)
     elif data is not None:
-        spec, found = _spec_of_data(data)
+        spec, found = _spec_of_data(model, data)
     elif batch_size is not None:
         spec, found = _spec_of_model(model), None
     else:
@@ -81,7 +82,7 @@ def spec_of_tensors(data: Any) -> Any:
 
 
 def open_batch(spec: Any) -> Any:
-    """The same specs with the first dimension None."""
+    """The same specs with the first dimension None. Lists are tuples, as pipelines make them."""
 
     def opened(t: Any) -> Any:
         if t is None or is_ragged(t):
@@ -95,7 +96,14 @@ def open_batch(spec: Any) -> Any:
             )
         return tf.TensorSpec([None, *t.shape[1:]] if t.shape.rank else [], t.dtype)
 
-    return tf.nest.map_structure(opened, spec)
+    return tf.nest.map_structure(opened, _with_tuples(spec))
+
+
+def _with_tuples(nest: Any) -> Any:
+    """The same with tuples in place of lists."""
+    if type(nest) is dict:
+        return {key: _with_tuples(value) for key, value in nest.items()}
+    return tuple(map(_with_tuples, nest)) if type(nest) in (list, tuple) else nest
 
 
 def batch_bytes(spec: Any, batch_size: int) -> int:
@@ -137,7 +145,13 @@ def _spec_of(t: Any) -> Any:
     return tf.TensorSpec(t.shape, t.dtype) if isinstance(t, tf.Tensor) else t
 
 
-def _spec_of_data(data: Any) -> tuple[Any, int | None]:
+def _without_targets(model: keras.Model, x: Any) -> Any:
+    """A batch of inputs alone, in the structure in which Keras hands it to a step."""
+    wrapped = (tuple, list) if isinstance(model, keras.Model) else (tuple, list, dict)  # Keras 2 wraps more
+    return (x,) if isinstance(x, wrapped) else x
+
+
+def _spec_of_data(model: keras.Model, data: Any) -> tuple[Any, int | None]:
     if isinstance(data, tf.data.Dataset):
         spec = data.element_spec
         found = batch_of(spec)
@@ -163,6 +177,8 @@ def _spec_of_data(data: Any) -> tuple[Any, int | None]:
         return tf.TensorSpec(t.shape, dtype)
 
     specs = tf.nest.map_structure(one, arrays)
+    if len(specs) == 1:
+        specs = _without_targets(model, specs[0])
     return specs, batch_of(specs)
 
 
@@ -176,7 +192,7 @@ def _spec_of_model(model: keras.Model) -> Any:
     inputs, outputs = structs_of(model)
     x = tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), inputs)
     y = tf.nest.map_structure(_target, outputs, _losses(model, outputs))
-    return (x,) if all(t is None for t in tf.nest.flatten(y)) else (x, y)
+    return _without_targets(model, x) if all(t is None for t in tf.nest.flatten(y)) else (x, y)
 
 
 def _losses(model: keras.Model, outputs: Any) -> Any:

@@ -1,0 +1,94 @@
+"""A plan is for the structure in which Keras hands a batch to a step, however the data was given to `compile`."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+from cases import assert_same_state
+
+import checkmate_tf
+from checkmate_tf.keras.controller import controller_of
+
+pytestmark = pytest.mark.usefixtures("fresh_keras", "no_grappler")
+
+X = np.random.default_rng(0).random((16, 12), "float32")
+
+
+@keras.saving.register_keras_serializable()
+class Spread(keras.layers.Layer):
+    """A loss of its own."""
+
+    def call(self, x):
+        self.add_loss(keras.ops.mean(keras.ops.square(x)))
+        return x
+
+
+def one_input():
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((12,))
+    x = keras.layers.Dense(64, "relu")(inputs)
+    return _compiled(keras.Model(inputs, Spread()(keras.layers.Dense(64)(x))))
+
+
+def two_inputs():
+    keras.utils.set_random_seed(0)
+    inputs = [keras.Input((12,)), keras.Input((12,))]
+    x = keras.layers.Dense(64, "relu")(keras.layers.Concatenate()(inputs))
+    return _compiled(keras.Model(inputs, Spread()(keras.layers.Dense(64)(x))))
+
+
+def named_inputs():
+    keras.utils.set_random_seed(0)
+    inputs = {name: keras.Input((12,), name=name) for name in "ab"}
+    x = keras.layers.Dense(64, "relu")(keras.layers.Concatenate()([inputs["a"], inputs["b"]]))
+    return _compiled(keras.Model(inputs, Spread()(keras.layers.Dense(64)(x))))
+
+
+def _compiled(model):
+    model.compile("adam")
+    return model
+
+
+@pytest.mark.parametrize(
+    "make, x, told",
+    [
+        (one_input, X, {"data": X}),
+        (one_input, X, {"data": (X,)}),
+        (one_input, X, {"batch_size": 16}),
+        (one_input, X, {}),
+        (two_inputs, [X, X], {"data": ([X, X],)}),
+        (two_inputs, [X, X], {"batch_size": 16}),
+        (named_inputs, {"a": X, "b": X}, {"data": {"a": X, "b": X}}),
+        (named_inputs, {"a": X, "b": X}, {"batch_size": 16}),
+    ],
+)
+def test_one_plan_serves_fit_without_targets(make, x, told):
+    plain, ours = make(), make()
+    checkmate_tf.compile(ours, budget="200kB", costs="flops", verify=False, progress=False, cache=False, **told)
+    fit = {"batch_size": 16, "epochs": 2, "shuffle": False, "verbose": 0}
+    assert plain.fit(x, **fit).history == ours.fit(x, **fit).history
+    assert_same_state(plain, ours)
+    assert len(controller_of(ours).earlier) == 1
+
+
+def with_targets():
+    keras.utils.set_random_seed(0)
+    inputs = [keras.Input((12,)), {name: keras.Input((12,), name=name) for name in "ab"}]
+    x = keras.layers.Concatenate()([inputs[0], inputs[1]["a"], inputs[1]["b"]])
+    model = keras.Model(inputs, keras.layers.Dense(4)(keras.layers.Dense(64)(x)))
+    model.compile("adam", "mse")
+    return model
+
+
+@pytest.mark.parametrize("told", [{"data": True}, {"batch_size": 16}, {}])
+def test_one_plan_serves_lists(told):
+    """A pipeline hands them over as tuples."""
+    x, y = [X, {"a": X, "b": X}], X[:, :4]
+    told = {"data": (x, y)} if told.get("data") else told
+    plain, ours = with_targets(), with_targets()
+    checkmate_tf.compile(ours, budget="200kB", costs="flops", verify=False, progress=False, cache=False, **told)
+    fit = {"batch_size": 16, "epochs": 2, "shuffle": False, "verbose": 0}
+    assert plain.fit(x, y, **fit).history == ours.fit(x, y, **fit).history
+    assert_same_state(plain, ours)
+    assert len(controller_of(ours).earlier) == 1

@@ -99,9 +99,9 @@ def answer(request: dict) -> dict:
     from checkmate_tf.allocator.kernel import GRAIN
     from checkmate_tf.allocator.sequence import small_bytes
     from checkmate_tf.check.networks import NETWORKS as known
+    from checkmate_tf.device.layout.region import reserve
+    from checkmate_tf.device.layout.reserves import SMALL_BYTES, keep_batch_reserves
     from checkmate_tf.device.measure import find_device
-    from checkmate_tf.device.region import reserve
-    from checkmate_tf.device.reserves import SMALL_BYTES, keep_batch_reserves
     from checkmate_tf.emit.ordering import Strict, Within
     from checkmate_tf.fit.options import PlanOptions
     from checkmate_tf.fit.policy import POLICY

@@ -13,9 +13,9 @@ from ..allocator.sequence import small_bytes
 from ..allocator.workspace import Workspace
 from ..costs import CostSpec
 from ..device.distribution import NOT_MEASURED, Distribution
+from ..device.layout.region import reserve
+from ..device.layout.reserves import SMALL_BYTES, keep_batch_reserves
 from ..device.measure import HOW_TO_MEASURE, Device, find_device
-from ..device.region import reserve
-from ..device.reserves import SMALL_BYTES, keep_batch_reserves
 from ..errors import InfeasibleBudgetError, PlanError
 from ..files.schedules import read_schedule
 from ..graph import Graph

@@ -14,8 +14,8 @@ import keras
 import tensorflow as tf
 
 from ..device.distribution import Distribution
+from ..device.layout.region import reserve
 from ..device.measure import Device, find_device
-from ..device.region import reserve
 from ..errors import CheckmateError, InfeasibleBudgetError, ModelError
 from ..fit.options import PlanOptions
 from ..fit.pipeline import plan_again, plan_step

@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import tensorflow as tf
 
-from ..device.region import reserve
+from ..device.layout.region import reserve
 from ..errors import BatchSizeError, CheckmateError, InfeasibleBudgetError
 from ..fit.options import PlanOptions, Progress
 from ..trace.sizes.seen import MARGIN

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf.bfc_memory_map_pb2 import MemoryDump
 from checkmate_tf.allocator.bfc import FREE, Bfc, Events, empty_state, place
 from checkmate_tf.device.measure import find_device
-from checkmate_tf.device.region import reserve
+from checkmate_tf.device.layout.region import reserve
 
 MIB = 2**20
 asked = json.loads(sys.argv[1])

@@ -152,7 +152,7 @@ import keras, numpy as np, tensorflow as tf
 from checkmate_tf.device.measure import find_device
 from checkmate_tf.device.memory_map import memory_map
 from checkmate_tf.device.record import record
-from checkmate_tf.device.region import reserve
+from checkmate_tf.device.layout.region import reserve
 from checkmate_tf.device.replay import allocator_of, replayed
 from checkmate_tf.emit.emit import emit
 from checkmate_tf.emit.ordering import Strict

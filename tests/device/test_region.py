@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 import tensorflow as tf
 
-from checkmate_tf.device import region
+from checkmate_tf.device.layout import region
+from checkmate_tf.device.layout.region import reserve
 from checkmate_tf.device.measure import Device, find_device
-from checkmate_tf.device.region import reserve
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def nothing_reserved(monkeypatch):
 TAKEN = """
 import tensorflow as tf
 from checkmate_tf.device.measure import find_device
-from checkmate_tf.device.region import reserve
+from checkmate_tf.device.layout.region import reserve
 
 def taken(nbytes):
     before = device.current_bytes()
@@ -67,9 +67,9 @@ def test_a_device_that_is_full_goes_on_as_before(monkeypatch):
 
 OLDER = """
 import tensorflow as tf
-from checkmate_tf.device.chunks import address, take
+from checkmate_tf.device.layout.chunks import address, take
 from checkmate_tf.device.measure import find_device
-from checkmate_tf.device.region import reserve
+from checkmate_tf.device.layout.region import reserve
 
 device = find_device()
 held = [take(size) for size in (2**20, 3 * 2**20, 5 * 2**20, 12 * 2**20) for _ in range(2)]

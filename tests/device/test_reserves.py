@@ -11,9 +11,9 @@ from itertools import pairwise
 import pytest
 import tensorflow as tf
 
-from checkmate_tf.device import reserves
+from checkmate_tf.device.layout import reserves
+from checkmate_tf.device.layout.reserves import keep_batch_reserves
 from checkmate_tf.device.measure import find_device
-from checkmate_tf.device.reserves import keep_batch_reserves
 
 X, Y = 1_000_000, 300_000  # bytes
 
@@ -145,7 +145,7 @@ def test_where_there_is_no_memory_there_are_none(monkeypatch):
 
 TRAINED = """
 import keras, checkmate_tf
-from checkmate_tf.device import reserves
+from checkmate_tf.device.layout import reserves
 keras.utils.set_random_seed(0)
 layers = [keras.layers.Conv2D(16, 3, padding="same", activation="relu") for _ in range(6)]
 model = keras.Sequential([keras.Input((32, 32, 3)), *layers, keras.layers.Flatten(), keras.layers.Dense(10)])

@@ -23,8 +23,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from ..measure import Device
 from .chunks import GRAIN, address, rounded, take
-from .measure import Device
 
 __all__ = ["SMALL_BYTES", "keep_batch_reserves"]
 

@@ -18,8 +18,8 @@ import logging
 
 import tensorflow as tf
 
+from ..measure import Device
 from .chunks import GRAIN, address, rounded, take
-from .measure import Device
 
 __all__ = ["reserve"]
 

@@ -225,11 +225,11 @@ def gradient_function(
         before = model.loss if hasattr(model, "loss") else None
         try:
             model.loss = loss  # the target's shape follows from the loss
-            spec, batch_size = data_spec(model, batch_size, None, None)
+            spec, batch_size = data_spec(model, batch_size, None, None, by_fit=False)
         finally:
             model.loss = before
     else:
-        spec, batch_size = data_spec(model, batch_size, input_spec, data)
+        spec, batch_size = data_spec(model, batch_size, input_spec, data, by_fit=False)
     with progress_bars(progress) as tell:
         options = replace(options, progress=tell, sample=sample_of(data, batch_size))
         controller = Controller(model, options, batch_size, as_called(model, gradients))

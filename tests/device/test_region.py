@@ -1,5 +1,6 @@
 """One region for the CPU's allocator."""
 
+import os
 import subprocess
 import sys
 from ast import literal_eval
@@ -99,11 +100,44 @@ def test_large_tensors_find_no_room_in_older_memory():
     assert 0 < walls <= 256 * 256
 
 
-def test_all_memory_is_needed_near_a_hard_limit(monkeypatch):
-    divided = []
-    monkeypatch.setattr(region, "_divide_older", lambda *given: divided.append(given))
-    device = replace(find_device(), limit_bytes=find_device().current_bytes() * 2 + 100 * 2**20)
-    reserve(device, 60 * 2**20)
-    assert not divided
-    reserve(find_device(), 61 * 2**20)
-    assert len(divided) == 1
+NEAR = """
+import tensorflow as tf
+from checkmate_tf.device.layout.chunks import take
+from checkmate_tf.device.layout.region import reserve
+from checkmate_tf.device.measure import find_device
+
+def plainly():
+    return [take(50_000_000) for _ in range(12)]
+
+plainly()
+reserve(find_device(), 150_000_000)
+plainly()
+print("as before")
+"""
+
+
+def test_older_memory_stays_as_it_is_near_a_hard_limit():
+    """Where it is needed once more: what trained plainly still does."""
+    environment = {**os.environ, "TF_CPU_BFC_MEM_LIMIT_IN_MB": "1000"}
+    child = subprocess.run([sys.executable, "-c", NEAR], capture_output=True, text=True, env=environment)
+    assert child.stdout.strip() == "as before", child.stderr[-500:]
+
+
+RESERVED = """
+from checkmate_tf.device.layout.chunks import address, take
+from checkmate_tf.device.layout.region import reserve
+from checkmate_tf.device.layout.reserves import is_reserved, keep_batch_reserves
+from checkmate_tf.device.measure import find_device
+
+device = find_device()
+reserve(device, 20 * 2**20)
+keep_batch_reserves(device, [1_200_000], 2, 10_000_000)
+reserve(device, 30 * 2**20)
+batches = [take(1_200_000) for _ in range(3)]
+print([is_reserved(address(batch)) for batch in batches])
+"""
+
+
+def test_reserves_stay_as_they_are():
+    child = subprocess.run([sys.executable, "-c", RESERVED], capture_output=True, text=True, check=True)
+    assert literal_eval(child.stdout) == [True, True, False]

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from checkmate_tf.device.layout import reserves
+from checkmate_tf.device.layout.chunks import address
 from checkmate_tf.device.layout.reserves import keep_batch_reserves
 from checkmate_tf.device.measure import find_device
 
@@ -23,6 +24,7 @@ def none_kept(monkeypatch):
     """Whatever other tests of this process keep, and without a trace for them."""
     monkeypatch.setattr(reserves, "_walls", [])
     monkeypatch.setattr(reserves, "_kept", Counter())
+    monkeypatch.setattr(reserves, "_places", [])
 
 
 def kept():
@@ -31,10 +33,6 @@ def kept():
 
 def taken(nbytes):
     return tf.raw_ops.Empty(shape=[nbytes], dtype=tf.uint8)
-
-
-def address(tensor):
-    return reserves._address(tensor)
 
 
 def side_by_side(nbytes):
@@ -123,7 +121,7 @@ def test_where_others_allocate_meanwhile_there_are_none(monkeypatch):
         others.append(taken(256))
         return taken(size)
 
-    monkeypatch.setattr(reserves, "_take", take)
+    monkeypatch.setattr(reserves, "take", take)
     before = device.current_bytes()
     keep_batch_reserves(device, [X], 2, 10**8)
     assert not reserves._kept and not reserves._walls
@@ -138,7 +136,7 @@ def test_where_there_is_no_memory_there_are_none(monkeypatch):
         asked.append(size)
         raise tf.errors.ResourceExhaustedError(None, None, "full")
 
-    monkeypatch.setattr(reserves, "_take", full)
+    monkeypatch.setattr(reserves, "take", full)
     keep_batch_reserves(find_device(), [X], 2, 10**8)
     assert len(asked) == 1 and not reserves._kept
 
@@ -146,6 +144,7 @@ def test_where_there_is_no_memory_there_are_none(monkeypatch):
 TRAINED = """
 import keras, checkmate_tf
 from checkmate_tf.device.layout import reserves
+from checkmate_tf.device.layout.chunks import address
 keras.utils.set_random_seed(0)
 layers = [keras.layers.Conv2D(16, 3, padding="same", activation="relu") for _ in range(6)]
 model = keras.Sequential([keras.Input((32, 32, 3)), *layers, keras.layers.Flatten(), keras.layers.Dense(10)])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict, namedtuple
+
 import keras
 import numpy as np
 import pytest
 from cases import assert_same_state
 
 import checkmate_tf
+from checkmate_tf.keras.batches.spec import _with_tuples
 from checkmate_tf.keras.controller import controller_of
 
 pytestmark = pytest.mark.usefixtures("fresh_keras", "no_grappler")
@@ -92,3 +95,31 @@ def test_one_plan_serves_lists(told):
     assert plain.fit(x, y, **fit).history == ours.fit(x, y, **fit).history
     assert_same_state(plain, ours)
     assert len(controller_of(ours).earlier) == 1
+
+
+def test_a_loop_of_ones_own_hands_lists_over():
+    """No pipeline makes tuples of them: the model sees in its plan what it sees without one."""
+
+    class Listed(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(4)
+
+        def call(self, inputs):
+            assert isinstance(inputs, list)
+            return self.dense(keras.ops.concatenate(inputs, -1))
+
+    keras.utils.set_random_seed(0)
+    model, (x, y) = Listed(), ([X, X], X[:, :4])
+    model(x)
+    gradients = checkmate_tf.gradient_function(
+        model, keras.losses.mean_squared_error, "200kB", data=(x, y), costs="flops", verify=False, progress=False
+    )
+    assert np.isfinite(float(gradients(x, y)[0]))
+
+
+def test_lists_are_tuples_in_any_mapping_and_named_tuple():
+    pair = namedtuple("pair", "first second")
+    nest = OrderedDict(a=[1, [2]], b=pair([3], 4))
+    assert _with_tuples(nest) == OrderedDict(a=(1, (2,)), b=pair((3,), 4))
+    assert type(_with_tuples(nest)) is OrderedDict

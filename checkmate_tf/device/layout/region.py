@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from ..measure import Device
 from .chunks import GRAIN, address, rounded, take
+from .reserves import is_reserved
 
 __all__ = ["reserve"]
 
@@ -33,6 +34,7 @@ _PART = 16  # where a 16th of the limit is less than that, leave a 16th
 _PARTS, _LEAST_PART = 256, 2**16  # of a budget, and bytes: what finds room in older memory is smaller than one
 _MOST_WALLS = 256  # if there is more older memory, its parts are larger
 _MOST_HELD = 2**15  # chunks to be taken meanwhile: where there are more, older memory stays as it is
+_FAR = 2  # times all that was taken: where a limit is nearer, older memory is needed as it is
 
 _reserved: dict[str, int] = {}  # device -> bytes
 _walls: list[tf.Tensor] = []  # in older memory, for good
@@ -61,28 +63,31 @@ def reserve(device: Device, budget_bytes: int) -> None:
                 shape = [part // _MIB, _MIB // 8]
                 begin = address(tf.raw_ops.Empty(shape=shape, dtype=tf.float64))  # and at once given back
                 if part == _ROOM * budget_bytes:
-                    _divide_older(range(begin, begin + part), budget_bytes)
+                    _divide_older(device, range(begin, begin + part // _MIB * _MIB), budget_bytes)
             return
         except tf.errors.ResourceExhaustedError as error:
             _log.info("%s cannot take %d bytes in one piece: %s", device.name, part, str(error.message).splitlines()[0])
 
 
-def _divide_older(piece: range, budget_bytes: int) -> None:
-    """Put walls into all free memory that is taken before that of a piece.
+def _divide_older(device: Device, piece: range, budget_bytes: int) -> None:
+    """Put walls into all free memory that is taken before that of a piece, but for reserves.
 
     That memory is filled. Then one large tensor after the other makes way for a wall, which finds no other place.
     """
     part = rounded(max(budget_bytes // _PARTS, _LEAST_PART))
-    held, size = dict[int, tf.Tensor](), part
-    large: list[int] = []
+    held, large, size = dict[int, tf.Tensor](), list[int](), part
     while size >= GRAIN:
         while (at := address(tensor := take(size))) not in piece:
             held[at] = tensor
             if len(held) > _MOST_HELD:
                 _log.info("older memory stays as it is: it is free in more than %d chunks", _MOST_HELD)
                 return
-        large = large or sorted(held)
+        if size == part:
+            large = sorted(at for at in held if not is_reserved(at))
         size = rounded(size // 2) if size > GRAIN else 0
+    if _FAR * (device.current_bytes() + len(piece)) > device.limit_bytes:
+        _log.info("older memory stays as it is: the limit of %s is near", device.name)
+        return
     for at in large[:: -(-len(large) // _MOST_WALLS) or 1]:
         del held[at]
         wall = take(GRAIN)

@@ -26,7 +26,7 @@ import tensorflow as tf
 from ..measure import Device
 from .chunks import GRAIN, address, rounded, take
 
-__all__ = ["SMALL_BYTES", "keep_batch_reserves"]
+__all__ = ["SMALL_BYTES", "is_reserved", "keep_batch_reserves"]
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ _ROOM = 1.5  # times what small values take at a time: the largest slips have so
 
 _walls: list[tf.Tensor] = []  # between reserves, for good
 _kept: Counter[tuple[str, int]] = Counter()  # (device, bytes) -> reserves
+_places: list[range] = []  # of addresses, walls included
 
 
 class _NoPlace(Exception):
@@ -86,15 +87,22 @@ def keep_batch_reserves(
     for _ in range(_TRIES):
         try:
             with tf.init_scope(), tf.device(f"/{device.name}"):
-                _walls.extend(_build(missing))
+                walls = _build(missing)
         except _NoPlace as error:
             _log.info("%s has no reserves for batches: %s", device.name, str(error))  # its frames hold plugs
         except tf.errors.ResourceExhaustedError as error:
             _log.info("%s has no room for reserves: %s", device.name, str(error.message).splitlines()[0])
             return  # to ask again would only take time
         else:
+            _walls.extend(walls)
+            _places.append(range(address(walls[0]), address(walls[-1]) + GRAIN))
             _kept.update((device.name, size) for size in missing)
             return
+
+
+def is_reserved(at: int) -> bool:
+    """Whether an address lies between walls of reserves."""
+    return any(at in place for place in _places)
 
 
 def _whole(reserves: list[int]) -> int:

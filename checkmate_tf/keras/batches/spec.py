@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -25,7 +26,9 @@ __all__ = [
 _ASK = "give batch_size=, input_spec= (tf.TensorSpecs with a batch dimension) or data= (arrays or a tf.data.Dataset)"
 
 
-def data_spec(model: keras.Model, batch_size: int | None, input_spec: Any, data: Any) -> tuple[Any, int]:
+def data_spec(
+    model: keras.Model, batch_size: int | None, input_spec: Any, data: Any, by_fit: bool = True
+) -> tuple[Any, int]:
     """Structure, types and shapes of a batch with the batch dimension open, and the batch size to plan for.
 
     Parameters
@@ -36,6 +39,8 @@ def data_spec(model: keras.Model, batch_size: int | None, input_spec: Any, data:
         `(x, y)` or `(x, y, sample_weight)`, as a step sees them.
     data : tuple of arrays, array, tf.data.Dataset, or None
         An array alone is the only input of a model that is given no targets.
+    by_fit : bool
+        Whether `fit` hands batches over, and not the user.
 
     Returns
     -------
@@ -53,7 +58,7 @@ def data_spec(model: keras.Model, batch_size: int | None, input_spec: Any, data:
     if input_spec is not None:
         spec, found = input_spec, batch_of(input_spec)
     elif data is not None:
-        spec, found = _spec_of_data(model, data)
+        spec, found = _spec_of_data(data)
     elif batch_size is not None:
         spec, found = _spec_of_model(model), None
     else:
@@ -67,6 +72,8 @@ def data_spec(model: keras.Model, batch_size: int | None, input_spec: Any, data:
         )
     if have_ragged(spec):
         raise ModelError(NOT_KNOWN)
+    if by_fit and input_spec is None:
+        spec = _as_in_fit(spec)
     return open_batch(spec), batch_size or int(found or 0)
 
 
@@ -82,7 +89,7 @@ def spec_of_tensors(data: Any) -> Any:
 
 
 def open_batch(spec: Any) -> Any:
-    """The same specs with the first dimension None. Lists are tuples, as pipelines make them."""
+    """The same specs with the first dimension None."""
 
     def opened(t: Any) -> Any:
         if t is None or is_ragged(t):
@@ -96,14 +103,29 @@ def open_batch(spec: Any) -> Any:
             )
         return tf.TensorSpec([None, *t.shape[1:]] if t.shape.rank else [], t.dtype)
 
-    return tf.nest.map_structure(opened, _with_tuples(spec))
+    return tf.nest.map_structure(opened, spec)
+
+
+def _as_in_fit(spec: Any) -> Any:
+    """A batch of arrays in the structure in which `fit` hands it to a step.
+
+    Pipelines make tuples of lists. Inputs without targets are wrapped only if there are several.
+    """
+    spec = _with_tuples(spec)
+    alone = isinstance(spec, tuple) and len(spec) == 1 and not isinstance(spec[0], tuple)
+    return spec[0] if alone else spec
 
 
 def _with_tuples(nest: Any) -> Any:
     """The same with tuples in place of lists."""
-    if type(nest) is dict:
-        return {key: _with_tuples(value) for key, value in nest.items()}
-    return tuple(map(_with_tuples, nest)) if type(nest) in (list, tuple) else nest
+    if isinstance(nest, dict):
+        same = copy.copy(nest)  # of whatever class
+        same.update({key: _with_tuples(value) for key, value in nest.items()})
+        return same
+    if not isinstance(nest, (list, tuple)):
+        return nest
+    parts = map(_with_tuples, nest)
+    return type(nest)(*parts) if hasattr(nest, "_fields") else tuple(parts)
 
 
 def batch_bytes(spec: Any, batch_size: int) -> int:
@@ -145,13 +167,7 @@ def _spec_of(t: Any) -> Any:
     return tf.TensorSpec(t.shape, t.dtype) if isinstance(t, tf.Tensor) else t
 
 
-def _without_targets(model: keras.Model, x: Any) -> Any:
-    """A batch of inputs alone, in the structure in which Keras hands it to a step."""
-    wrapped = (tuple, list) if isinstance(model, keras.Model) else (tuple, list, dict)  # Keras 2 wraps more
-    return (x,) if isinstance(x, wrapped) else x
-
-
-def _spec_of_data(model: keras.Model, data: Any) -> tuple[Any, int | None]:
+def _spec_of_data(data: Any) -> tuple[Any, int | None]:
     if isinstance(data, tf.data.Dataset):
         spec = data.element_spec
         found = batch_of(spec)
@@ -177,8 +193,6 @@ def _spec_of_data(model: keras.Model, data: Any) -> tuple[Any, int | None]:
         return tf.TensorSpec(t.shape, dtype)
 
     specs = tf.nest.map_structure(one, arrays)
-    if len(specs) == 1:
-        specs = _without_targets(model, specs[0])
     return specs, batch_of(specs)
 
 
@@ -192,7 +206,7 @@ def _spec_of_model(model: keras.Model) -> Any:
     inputs, outputs = structs_of(model)
     x = tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), inputs)
     y = tf.nest.map_structure(_target, outputs, _losses(model, outputs))
-    return _without_targets(model, x) if all(t is None for t in tf.nest.flatten(y)) else (x, y)
+    return (x,) if all(t is None for t in tf.nest.flatten(y)) else (x, y)
 
 
 def _losses(model: keras.Model, outputs: Any) -> Any:

@@ -54,13 +54,7 @@ TITLES = {
     "ours": "checkmate_tf",
 }
 MEASURED = {"TF_CPU_ALLOCATOR_USE_BFC": "true"}  # the environment of children that measure
-COLORS = {
-    "plain": "#8c8c8c",
-    "remat-scope": "#e69f00",
-    "recompute-grad": "#0072b2",
-    "ours": "#009e73",
-    "ours-fixed": "#88ccaa",
-}
+COLORS = {"plain": "#8c8c8c", "remat-scope": "#e69f00", "recompute-grad": "#0072b2", "ours": "#009e73"}
 
 RIVALS: dict[str, tuple[Variant, ...]] = {
     "plain": ({"way": "plain"},),
@@ -121,6 +115,8 @@ def compile_ours(
     order: str = "free",
 ) -> None:
     """Make the model train within the budget, fed by a pipeline that keeps so many batches ready.
+
+    The order of computation is "free" or "fixed", as `compile` takes it.
 
     Raises
     ------

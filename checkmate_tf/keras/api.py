@@ -60,7 +60,7 @@ def compile(  # noqa: A001 - the name that the package offers
     input_spec : nest of tf.TensorSpec, optional
         `(x, y)` or `(x, y, sample_weight)`. Models that do not declare their inputs need this, or `data`, to be planned
         at once.
-    data : tuple of arrays or tf.data.Dataset, optional
+    data : tuple of arrays, array or tf.data.Dataset, optional
         One batch `(x, y)`, or `x` where `fit` gets no targets, or the dataset to train on. Plans are measured on a
         batch that is given here. A dataset only tells types and shapes.
     strategy : str

@@ -67,15 +67,13 @@ def test_a_device_that_is_full_goes_on_as_before(monkeypatch):
 
 
 OLDER = """
-import tensorflow as tf
-from checkmate_tf.device.layout.chunks import address, take
+from checkmate_tf.device.layout.chunks import take
 from checkmate_tf.device.measure import find_device
 from checkmate_tf.device.layout.region import reserve
 
 device = find_device()
 held = [take(size) for size in (2**20, 3 * 2**20, 5 * 2**20, 12 * 2**20) for _ in range(2)]
 del held[::2]
-older = [address(tensor) for tensor in held]
 
 def taken(nbytes):
     before = device.current_bytes()
@@ -101,7 +99,6 @@ def test_large_tensors_find_no_room_in_older_memory():
 
 
 NEAR = """
-import tensorflow as tf
 from checkmate_tf.device.layout.chunks import take
 from checkmate_tf.device.layout.region import reserve
 from checkmate_tf.device.measure import find_device

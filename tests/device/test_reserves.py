@@ -144,7 +144,6 @@ def test_where_there_is_no_memory_there_are_none(monkeypatch):
 TRAINED = """
 import keras, checkmate_tf
 from checkmate_tf.device.layout import reserves
-from checkmate_tf.device.layout.chunks import address
 keras.utils.set_random_seed(0)
 layers = [keras.layers.Conv2D(16, 3, padding="same", activation="relu") for _ in range(6)]
 model = keras.Sequential([keras.Input((32, 32, 3)), *layers, keras.layers.Flatten(), keras.layers.Dense(10)])

@@ -7,6 +7,7 @@ from collections import OrderedDict, namedtuple
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from cases import assert_same_state
 
 import checkmate_tf
@@ -71,6 +72,16 @@ def test_one_plan_serves_fit_without_targets(make, x, told):
     checkmate_tf.compile(ours, budget="200kB", costs="flops", verify=False, progress=False, cache=False, **told)
     fit = {"batch_size": 16, "epochs": 2, "shuffle": False, "verbose": 0}
     assert plain.fit(x, **fit).history == ours.fit(x, **fit).history
+    assert_same_state(plain, ours)
+    assert len(controller_of(ours).earlier) == 1
+
+
+def test_a_dataset_keeps_its_structure():
+    """What it wraps in a tuple comes wrapped."""
+    data = tf.data.Dataset.from_tensors((X,))
+    plain, ours = one_input(), one_input()
+    checkmate_tf.compile(ours, budget="200kB", data=data, costs="flops", verify=False, progress=False, cache=False)
+    assert plain.fit(data, verbose=0).history == ours.fit(data, verbose=0).history
     assert_same_state(plain, ours)
     assert len(controller_of(ours).earlier) == 1
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-__all__ = ["GRAIN", "address", "rounded", "take"]
+from ...allocator.kernel import GRAIN
 
-GRAIN = 256
-"""Bytes of the allocator's least chunk, of which all are multiples."""
+__all__ = ["GRAIN", "address", "rounded", "take"]
 
 
 def take(size: int) -> tf.Tensor:

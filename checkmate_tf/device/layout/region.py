@@ -15,6 +15,7 @@ no room there.
 from __future__ import annotations
 
 import logging
+import math
 
 import tensorflow as tf
 
@@ -88,7 +89,7 @@ def _divide_older(device: Device, piece: range, budget_bytes: int) -> None:
     if _FAR * (device.current_bytes() + len(piece)) > device.limit_bytes:
         _log.info("older memory stays as it is: the limit of %s is near", device.name)
         return
-    for at in large[:: -(-len(large) // _MOST_WALLS) or 1]:
+    for at in large[:: max(1, math.ceil(len(large) / _MOST_WALLS))]:
         del held[at]
         wall = take(GRAIN)
         held[at] = take(part - GRAIN)  # or the next wall would come here

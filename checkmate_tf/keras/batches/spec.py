@@ -40,7 +40,7 @@ def data_spec(
     data : tuple of arrays, array, tf.data.Dataset, or None
         An array alone is the only input of a model that is given no targets.
     by_fit : bool
-        Whether `fit` hands batches over, and not the user.
+        Whether `fit` hands batches over, in a structure of its own, and not the user.
 
     Returns
     -------
@@ -72,7 +72,7 @@ def data_spec(
         )
     if have_ragged(spec):
         raise ModelError(NOT_KNOWN)
-    if by_fit and input_spec is None:
+    if by_fit and input_spec is None and not isinstance(data, tf.data.Dataset):  # whose structure stays
         spec = _as_in_fit(spec)
     return open_batch(spec), batch_size or int(found or 0)
 

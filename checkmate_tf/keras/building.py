@@ -8,6 +8,8 @@ from typing import Any
 
 import keras
 
+from .frameworks import is_own_step
+
 __all__ = ["build_training"]
 
 log = logging.getLogger("checkmate_tf")
@@ -26,7 +28,7 @@ def build_training(model: keras.Model, spec: Any, step: Callable[[Any], Any]) ->
     step : callable
         The training step. Nothing is built unless it is Keras's own.
     """
-    if getattr(step, "__func__", None) is not keras.Model.train_step:
+    if not is_own_step(step):
         return
     if model.built and getattr(model, "compiled", False) and model.optimizer is not None and not model.optimizer.built:
         with model.distribute_strategy.scope():

@@ -26,9 +26,9 @@ from ..units import Budget, format_bytes
 from .batches.feeding import Feed, is_pipeline
 from .batches.limit import batch_errors, limit_batch
 from .batches.ragged import NOT_KNOWN, have_ragged, shapes_of
-from .batches.spec import open_batch, spec_of_tensors
+from .batches.spec import open_batch, packed, spec_of_tensors, with_tuples
 from .building import build_training
-from .frameworks import compiled_with, graphs_are_made, in_thread
+from .frameworks import compiled_with, graphs_are_made, in_thread, is_functional, is_own_step
 from .garbage import old_left_alone
 from .jit import resolve_jit
 
@@ -127,6 +127,7 @@ class Controller:
             Whether the log says already that a plan is made.
         """
         self._forget_compiled_before()
+        spec = self.packed(spec)
         key = self._key(spec)
         if key not in self.plans:
             if self.earlier:
@@ -172,6 +173,7 @@ class Controller:
 
     def _key(self, spec: Any) -> Any:
         """What tells plans apart: the data's structure, what is frozen, and how graphs are made."""
+        spec = self.packed(spec)
         structure = str(tf.nest.map_structure(lambda _: 0, spec))
         trained = _Same(tuple(self.model.trainable_variables))
         return (trained, tuple(tf.nest.flatten(spec)), structure, graphs_are_made())
@@ -189,6 +191,12 @@ class Controller:
             jit_compile = resolve_jit(self.model, self.options.operators, self.distribution)
             self.options = replace(self.options, jit_compile=jit_compile)
 
+    def packed(self, data: Any) -> Any:
+        """A batch in the structure that plans are made for: one for all that the step takes for the same."""
+        if not is_own_step(self.plain_step):
+            return data
+        return packed(with_tuples(data) if is_functional(self.model) else data)
+
     def arrives(self, data: Any) -> bool:
         """Called with each batch that comes from Python, and when a step is traced. Returns whether a plan was made."""
         return False
@@ -199,6 +207,7 @@ class Controller:
 
     def step(self, data: Any) -> Any:
         """One training step, as the model's own `train_step`."""
+        data = self.packed(data)
         if self.distribution is not None:
             if not tf.inside_function():
                 raise ModelError(

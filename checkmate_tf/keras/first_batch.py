@@ -103,6 +103,7 @@ class AtFirstBatch(Controller):
             As `plan` raises. If it was the first batch, the model is restored, and trains plainly from now on.
         """
         self._forget_compiled_before()
+        data, spec = self.packed(tf.nest.map_structure(_without_optional, data)), self.packed(spec)
         given = tf.nest.map_structure(_spec_of, data)
         size, key = _largest(given), self._key_of(given)
         if self._may_differ(key, given, spec):
@@ -224,7 +225,6 @@ class AtFirstBatch(Controller):
             with progress_bars(self.progress) as tell:
                 sample = came = None
                 if not _is_symbolic(data) and _largest(given):
-                    data = tf.nest.map_structure(_without_optional, data)
                     came = sample_of(data, size) if have_ragged(data) else None
                     data = tf.nest.map_structure(enlarged, data)
                     sample = sample_of(data, size)

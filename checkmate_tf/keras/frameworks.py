@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 from keras.src.backend.common import global_state
+from keras.src.models.functional import Functional
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.autograph.impl import api
 from tensorflow.python.framework.config import is_op_determinism_enabled
@@ -23,6 +24,8 @@ __all__ = [
     "graphs_are_made",
     "in_thread",
     "is_compiled",
+    "is_functional",
+    "is_own_step",
     "one_step_at_a_time",
     "steps_of",
     "structs_of",
@@ -52,6 +55,16 @@ def as_called(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
     if isinstance(model, keras.Model):
         return step
     return api.tf_convert(step, ag_ctx.ControlStatusCtx(ag_ctx.Status.ENABLED))
+
+
+def is_functional(model: Any) -> bool:
+    """Whether its call is Keras 3's, which flattens inputs: it cannot tell a list from a tuple."""
+    return getattr(type(model), "call", None) is Functional.call
+
+
+def is_own_step(step: Callable[[Any], Any]) -> bool:
+    """Whether it is the step that Keras 3 gives its models, and not one that a class or a user wrote."""
+    return getattr(step, "__func__", None) is keras.Model.train_step
 
 
 def in_thread(function: Callable[..., Any], *given: Any) -> Any:

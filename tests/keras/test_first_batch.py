@@ -171,6 +171,21 @@ def test_a_budget_that_nothing_fits_restores_the_model():
     assert model.checkmate.recomputations > 0
 
 
+def test_whoever_trains_again_while_a_refusal_is_handled_does_not_get_it_again():
+    """The end of the data is an exception, too, and its context is what is handled."""
+    quickly = {"costs": "flops", "verify": False, "progress": False, "cache": False}
+    data = tf.data.Dataset.from_generator(
+        _generator, output_signature=(tf.TensorSpec([None, *X.shape[1:]]), tf.TensorSpec([None], Y.dtype))
+    )
+    plain, model = make(DENSE), make(DENSE)
+    try:
+        _attached(model=model, budget="100kB", time_limit=1).fit(data, verbose=0)
+    except InfeasibleBudgetError as error:
+        checkmate_tf.compile(model, 2 * error.minimum_bytes, **quickly)
+        losses = [each.fit(data, verbose=0).history for each in (plain, model)]
+    assert model.checkmate is not None and losses[0] == losses[1]
+
+
 @pytest.mark.long
 def test_a_refusal_says_what_data_takes():
     data = tuple(np.concatenate([a] * 400) for a in (X, Y))

@@ -267,10 +267,9 @@ def test_no_number_of_plans(plans):
 def test_sizes_of_a_batch():
     assert sizes_of((np.ones((2, 3)), None, {"a": tf.TensorSpec([None, None, 4]), "b": np.float32(1)})) == (
         (3,),
-        None,
         (None, 4),
         (),
-    )
+    )  # what is not given has none
     spec = {"x": tf.TensorSpec([None, None, 2]), "y": tf.TensorSpec(None, tf.int32)}, tf.TensorSpec([])
     assert have_open_sizes(spec) and not have_open_sizes(tf.TensorSpec([None, 3])) and have_open_sizes(spec[0]["y"])
     batch = {"x": np.ones((5, 7, 2)), "y": np.ones((5, 3), int)}, np.float32(0)

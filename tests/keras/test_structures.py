@@ -11,7 +11,7 @@ import tensorflow as tf
 from cases import assert_same_state
 
 import checkmate_tf
-from checkmate_tf.keras.batches.spec import _with_tuples
+from checkmate_tf.keras.batches.spec import with_tuples
 from checkmate_tf.keras.controller import controller_of
 
 pytestmark = pytest.mark.usefixtures("fresh_keras", "no_grappler")
@@ -132,5 +132,65 @@ def test_a_loop_of_ones_own_hands_lists_over():
 def test_lists_are_tuples_in_any_mapping_and_named_tuple():
     pair = namedtuple("pair", "first second")
     nest = OrderedDict(a=[1, [2]], b=pair([3], 4))
-    assert _with_tuples(nest) == OrderedDict(a=(1, (2,)), b=pair((3,), 4))
-    assert type(_with_tuples(nest)) is OrderedDict
+    assert with_tuples(nest) == OrderedDict(a=(1, (2,)), b=pair((3,), 4))
+    assert type(with_tuples(nest)) is OrderedDict
+
+
+@pytest.mark.parametrize("told", [{"data": True}, {"batch_size": 16}, {}])
+@pytest.mark.parametrize("first", ["fit", "train_on_batch"])
+def test_one_plan_serves_single_batches(told, first):
+    """`train_on_batch` hands over weights, too, and None where there are none."""
+    x, y = [X, {"a": X, "b": X}], X[:, :4]
+    told = {"data": (x, y)} if told.get("data") else told
+    plain, ours = with_targets(), with_targets()
+    checkmate_tf.compile(ours, budget="200kB", costs="flops", verify=False, progress=False, cache=False, **told)
+    for k in range(2):
+        if first == "fit" or k:
+            for model in (plain, ours):
+                model.fit(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0)
+        assert plain.train_on_batch(x, y) == ours.train_on_batch(x, y)
+    assert_same_state(plain, ours)
+    assert len(controller_of(ours).earlier) == 1
+
+
+def test_one_plan_serves_all_ways_to_hand_inputs_over():
+    plain, ours = one_input(), one_input()
+    checkmate_tf.compile(ours, budget="200kB", data=X, costs="flops", verify=False, progress=False, cache=False)
+    for model in (plain, ours):
+        model.train_on_batch(X)
+        model.fit(tf.data.Dataset.from_tensors((X,)), verbose=0)
+        for data in (X, (X,), (X, None), [X, None, None]):
+            model.train_step(tf.nest.map_structure(lambda t: None if t is None else tf.constant(t), data))
+    assert_same_state(plain, ours)
+    assert len(controller_of(ours).earlier) == 1
+
+
+def test_a_larger_single_batch_is_planned_for():
+    """The functions that hold the smaller plan go."""
+    plain, ours = one_input(), one_input()
+    checkmate_tf.compile(ours, budget="200kB", costs="flops", verify=False, progress=False, cache=False)
+    for model in (plain, ours):
+        for size in (4, 16, 8):
+            model.train_on_batch(X[:size])
+        model.fit(X, batch_size=16, verbose=0)
+    assert_same_state(plain, ours)
+    assert [known.report.batch_size for known in controller_of(ours).earlier] == [4, 16]
+
+
+def test_a_step_of_ones_own_gets_what_keras_hands_over():
+    seen = []
+
+    class Own(keras.Model):
+        def train_step(self, data):
+            seen.append(len(data))
+            return super().train_step(data)
+
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((12,))
+    model = Own(inputs, keras.layers.Dense(4)(keras.layers.Dense(64, "relu")(inputs)))
+    model.compile("adam", "mse")
+    checkmate_tf.compile(model, "200kB", data=(X, X[:, :4]), costs="flops", verify=False, progress=False, cache=False)
+    assert set(seen) == {2}
+    model.train_on_batch(X, X[:, :4])
+    assert set(seen) == {2, 3}
+    assert len(controller_of(model).earlier) == 2

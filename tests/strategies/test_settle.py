@@ -154,6 +154,14 @@ def test_graphs_without_a_backward_pass_cost_little_far_below_their_peak(n, shar
     assert schedule.frontier_advancing or order == "free"
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_an_order_that_may_change_needs_no_more(seed):
+    """The graph's own order is one of those that it may have."""
+    graph = layered(40, usual_edges(40), seed=seed)
+    fixed, free = (tightest(graph, proven_minimum(graph, order)[0], 4.0, order=order)[0] for order in ("fixed", "free"))
+    assert free <= fixed
+
+
 def test_an_error_names_a_budget_far_below_the_peak():
     graph = layered(100, usual_edges(100), seed=1)
     low = proven_minimum(graph)[0]

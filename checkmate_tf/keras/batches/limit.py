@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -54,10 +55,11 @@ class batch_errors:  # noqa: N801 - reads as a context
     """Turns the graph's assertion on the batch into a BatchSizeError."""
 
     def __enter__(self) -> None:
-        return None
+        self.handled = sys.exception()  # whoever trains again while an error of ours is handled: it is no new one
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, Exception) and isinstance(error.__context__, CheckmateError):
-            raise error.__context__ from None  # autograph, under tf_keras, raises its own in the place of ours
+        before = error.__context__ if isinstance(error, Exception) else None
+        if isinstance(before, CheckmateError) and before is not self.handled:
+            raise before from None  # autograph, under tf_keras, raises its own in the place of ours
         if isinstance(error, tf.errors.InvalidArgumentError) and _TOO_LARGE in str(error):
             raise BatchSizeError(str(error).split(_TOO_LARGE)[1]) from None

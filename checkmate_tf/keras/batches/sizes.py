@@ -27,12 +27,12 @@ __all__ = [
 ]
 
 Sizes = tuple[tuple[int | None, ...] | None, ...]
-"""Of each input, all dimensions but the batch; None for what is no tensor."""
+"""Of each input that is given, all dimensions but the batch; None for what is no tensor."""
 
 
 def sizes_of(data: Any) -> Sizes:
-    """The sizes of a nest of tensors, arrays or specs."""
-    shapes = [getattr(t, "shape", None) for t in tf.nest.flatten(data)]
+    """The sizes of a nest of tensors, arrays or specs. What is None, such as weights that were not given, has none."""
+    shapes = [getattr(t, "shape", None) for t in tf.nest.flatten(data) if t is not None]
     return tuple(None if s is None else tuple(tf.TensorShape(s)[1:]) if _rank(s) else () for s in shapes)
 
 

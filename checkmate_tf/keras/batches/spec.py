@@ -19,8 +19,10 @@ __all__ = [
     "batch_of",
     "data_spec",
     "open_batch",
+    "packed",
     "sample_of",
     "spec_of_tensors",
+    "with_tuples",
 ]
 
 _ASK = "give batch_size=, input_spec= (tf.TensorSpecs with a batch dimension) or data= (arrays or a tf.data.Dataset)"
@@ -106,25 +108,36 @@ def open_batch(spec: Any) -> Any:
     return tf.nest.map_structure(opened, spec)
 
 
+def packed(data: Any) -> Any:
+    """A batch, or its specs, without the parts that are None at its end, as Keras packs what it has unpacked.
+
+    To its own step `x`, `(x,)` and `(x, None, None)` are the same: `train_on_batch` hands over `(x, y, None)`, where
+    `fit` hands over `(x, y)`. What cannot be unpacked stays, for Keras to refuse.
+    """
+    if isinstance(data, (tuple, list)) and not 0 < len(data) <= 3:
+        return data
+    return keras.utils.pack_x_y_sample_weight(*keras.utils.unpack_x_y_sample_weight(data))
+
+
 def _as_in_fit(spec: Any) -> Any:
     """A batch of arrays in the structure in which `fit` hands it to a step.
 
     Pipelines make tuples of lists. Inputs without targets are wrapped only if there are several.
     """
-    spec = _with_tuples(spec)
+    spec = with_tuples(spec)
     alone = isinstance(spec, tuple) and len(spec) == 1 and not isinstance(spec[0], tuple)
     return spec[0] if alone else spec
 
 
-def _with_tuples(nest: Any) -> Any:
-    """The same with tuples in place of lists."""
+def with_tuples(nest: Any) -> Any:
+    """The same with tuples in place of lists, as pipelines make them."""
     if isinstance(nest, dict):
         same = copy.copy(nest)  # of whatever class
-        same.update({key: _with_tuples(value) for key, value in nest.items()})
+        same.update({key: with_tuples(value) for key, value in nest.items()})
         return same
     if not isinstance(nest, (list, tuple)):
         return nest
-    parts = map(_with_tuples, nest)
+    parts = map(with_tuples, nest)
     return type(nest)(*parts) if hasattr(nest, "_fields") else tuple(parts)
 
 

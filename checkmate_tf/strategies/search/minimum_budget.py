@@ -106,9 +106,9 @@ def tightest(
         Seconds, of which 12 at most are used; 18 with a free order, two thirds of them in the graph's order.
     """
     time_limit = min(time_limit if order == "fixed" else time_limit / 1.5, _MOST_SECONDS)
-    begun = time.perf_counter()
-    found = _with_peak(graph, lowered(graph, np.arange(len(graph)), 0.0, low, time_limit / 3, seed))
-    found = _bisected(graph, found, low, begun + time_limit, seed, None)
+    begun, least = time.perf_counter(), max(low, proven_minimum(graph)[0])  # in the graph's order
+    found = _with_peak(graph, lowered(graph, np.arange(len(graph)), 0.0, least, time_limit / 3, seed))
+    found = _bisected(graph, found, least, begun + time_limit, seed, None)
     if order == "fixed":
         return found
     begun, start = time.perf_counter(), start_order(graph)[0]

@@ -7,8 +7,9 @@
   search may change the order of first computations.
 
 Budgets are shares of the activations of the plain step in the order traced, on top of what is constant. The bound holds
-for any order. Costs are modelled ("roofline"), so nothing is run. A cell is a child process. Random layered graphs, as
-Moccasin is measured on, have a table of their own: they have no backward pass.
+for any order. Costs are modelled ("roofline"), so nothing is run. A cell is what one system recomputes in a network, or
+the network's bounds and least budgets, and has a child process. Random layered graphs, as Moccasin is measured on, have
+a table of their own: they have no backward pass.
 
 Where "order" or "moccasin" finds nothing, smaller budgets are not tried: what fits them would fit here, too.
 
@@ -38,6 +39,7 @@ SHARES = (0.5, 0.4, 0.3, 0.2)
 LAYERED = ("layered100", "layered250", "layered500", "layered1000")
 LAYERED_SHARES = (0.9, 0.8, 0.7, 0.6)
 RIVALS = ("order", "moccasin")
+BOUNDS = "bounds"
 SYSTEMS = {"fixed": "checkmate", "order": "least-peak", "moccasin": "moccasin-free", "free": "checkmate"}
 LEAST = ("fixed", "order", "free", "any")
 COLUMNS = (
@@ -69,12 +71,14 @@ def main() -> None:
     names = () if options.draw else options.networks or ((*NETWORKS, *LAYERED) if options.full else NETWORKS[:1])
     requests = [
         {
-            "cell": f"cell-{name}",
+            "cell": f"cell-{name}-{part}",
             "network": name,
+            "part": part,
             "shares": sorted(options.shares or (LAYERED_SHARES if name in LAYERED else SHARES), reverse=True),
             "time_limit": options.time_limit,
         }
         for name in names
+        for part in (BOUNDS, *SYSTEMS)
     ]
     run_cells(__file__, options.output, requests, lambda _: 7200.0, options.again)
     write(options.output)
@@ -90,46 +94,60 @@ def networks() -> dict[str, Any]:
 
 
 def answer(request: dict) -> dict:
-    """What each system recomputes within each budget, and the least budget of each; bounds for any order."""
-    from checkmate_tf.errors import InfeasibleBudgetError
+    """The part of a network's row that is asked for: bounds and least budgets, or what a system recomputes."""
     from checkmate_tf.schedule import keep_all
-    from checkmate_tf.strategies import SolveOptions, solve
-    from checkmate_tf.strategies.ordering.least_peak import least_peak
-    from checkmate_tf.strategies.programs.any_order import any_order_bound
-    from checkmate_tf.strategies.search.minimum_budget import proven_minimum, tightest
 
     *late, traced = graphs(request["network"])
     best = (*late, traced)[0]
     constant, plain = traced.constant_bytes, keep_all(traced).peak_bytes
+    budgets = [int(constant + share * (plain - constant)) for share in request["shares"]]
+    found: dict[str, Any] = {"outcome": "solved", "nodes": len(traced), "moved": bool(late)}
+    found |= {"constant": constant, "plain_peak": plain}
+    if request["part"] == BOUNDS:
+        return found | bounds(best, traced, budgets, request["time_limit"])
+    system = request["part"]
+    tried = [best, traced] if system == "free" and late else [traced]  # late where it fits, as in `compile`
+    return found | {f"{system}_overhead": overheads(system, tried, budgets, request["time_limit"])}
+
+
+def bounds(best: Any, traced: Any, budgets: list[int], seconds: float) -> dict:
+    """The least budgets known with and without an order of one's own, and what holds for any order."""
+    from checkmate_tf.strategies.ordering.least_peak import least_peak
+    from checkmate_tf.strategies.programs.any_order import any_order_bound
+    from checkmate_tf.strategies.search.minimum_budget import proven_minimum, tightest
+
     low = proven_minimum(best, "free")[0]
     least = {
         "fixed": tightest(traced, proven_minimum(traced)[0], 60.0)[0],
-        "order": least_peak(traced, min(10.0, request["time_limit"])).peak_bytes,
-        "free": min(tightest(graph, low, 60.0, order="free")[0] for graph in (best, *([traced] if late else []))),
+        "order": least_peak(traced, min(10.0, seconds)).peak_bytes,
+        "free": min(tightest(g, low, 60.0, order="free")[0] for g in ([traced] if best is traced else [best, traced])),
         "any": low,
     }
-    found: dict[str, Any] = {"outcome": "solved", "nodes": len(traced), "moved": bool(late), "constant": constant}
-    found |= {"plain_peak": plain, **{f"{name}_least": bytes_ for name, bytes_ in least.items()}}
-    budgets = [int(constant + share * (plain - constant)) for share in request["shares"]]
+    costs = [any_order_bound(best, budget) / best.base_cost - 1 for budget in budgets]
+    bound = [cost if math.isfinite(cost) else None for cost in costs]
+    return {**{f"{name}_least": bytes_ for name, bytes_ in least.items()}, "bound": bound}
 
-    def overhead(system: str, budget: int) -> float | None:
-        order = "free" if system == "free" else "fixed"
-        limits = SolveOptions(time_limit=request["time_limit"], gap=0.001, order=order, memory_limit=_MEMORY)
-        for graph in [best, traced] if system == "free" and late else [traced]:  # late where it fits, as in `compile`
+
+def overheads(system: str, tried: list[Any], budgets: list[int], seconds: float) -> list[float | None]:
+    """What a system recomputes within each budget, the largest first; None where it finds nothing."""
+    from checkmate_tf.errors import InfeasibleBudgetError
+    from checkmate_tf.strategies import SolveOptions, solve
+
+    order = "free" if system == "free" else "fixed"
+    limits = SolveOptions(time_limit=seconds, gap=0.001, order=order, memory_limit=_MEMORY)
+
+    def overhead(budget: int) -> float | None:
+        for graph in tried:
             try:
                 return solve(graph, budget, SYSTEMS[system], limits).overhead
             except InfeasibleBudgetError:
                 continue
         return None
 
-    for system in SYSTEMS:
-        overheads: list[float | None] = []
-        for budget in budgets:  # the largest first
-            hopeless = system in RIVALS and overheads[-1:] == [None]
-            overheads.append(None if hopeless else overhead(system, budget))
-        found[f"{system}_overhead"] = overheads
-    bounds = [any_order_bound(best, budget) / best.base_cost - 1 for budget in budgets]
-    found["bound"] = [bound if math.isfinite(bound) else None for bound in bounds]
+    found: list[float | None] = []
+    for budget in budgets:
+        hopeless = system in RIVALS and found[-1:] == [None]
+        found.append(None if hopeless else overhead(budget))
     return found
 
 
@@ -159,7 +177,7 @@ def write(output: Path) -> None:
     """CSV and tables of what is in the folder."""
     titles = {name: network.title for name, network in networks().items()}
     titles |= {name: f"random layered, {name.removeprefix('layered')} nodes" for name in LAYERED}
-    cells, rows, tables = read_cells(output), [], []
+    cells, rows, tables = joined(read_cells(output)), [], []
     for names in (NETWORKS, LAYERED):
         mine = sorted((c for c in cells if c["network"] in names), key=lambda c: names.index(c["network"]))
         shares = sorted({share for c in mine for share in c["shares"]}, reverse=True)
@@ -181,6 +199,17 @@ def write(output: Path) -> None:
     write_rows(output, COLUMNS, rows)
     write_table(output, "\n".join(tables))
     print("\n".join(tables))
+
+
+def joined(parts: list[dict]) -> list[dict]:
+    """Of each network whose parts are all there, one cell: that of the part that failed, if one did."""
+    cells = []
+    for name in dict.fromkeys(part["network"] for part in parts):
+        mine = {part["part"]: part for part in parts if part["network"] == name}
+        failed = [part for part in mine.values() if part["outcome"] == FAILED]
+        if failed or mine.keys() == {BOUNDS, *SYSTEMS}:
+            cells.append(failed[0] if failed else {key: value for part in mine.values() for key, value in part.items()})
+    return cells
 
 
 def rows_of(cell: dict) -> list[dict]:

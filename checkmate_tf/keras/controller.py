@@ -106,6 +106,7 @@ class Controller:
         self.batches: dict[Any, int] = {}
         self.shapes: dict[tuple[Any, ...], list[tuple[int | None, ...]]] = {}
         self.earlier: list[Known] = []
+        self.compiled_at = 0  # so many of these are of before the model was compiled again
         self.key: Any = None
         self.made: tuple[bool, bool] | None = None
         self.feed = Feed()
@@ -165,9 +166,10 @@ class Controller:
             )
 
     def _budget_for(self, spec: Any) -> Budget:
-        """The budget of a plan. A share of the plain peak was a share of the first plan's."""
+        """The budget of a plan. A share is one of the first plan's plain peak since the model was compiled."""
         opened = not self.options.same_size  # then the plain step takes more than one of a known size
-        same = [known for known in self.earlier if known.report.batch_size == self.batch_size]
+        earlier = self.earlier[self.compiled_at :]
+        same = [known for known in earlier if known.report.batch_size == self.batch_size]
         alike = [known for known in same if not (known.same_size and opened)]
         return Budget(size_bytes=alike[0].report.budget_bytes) if alike else self.options.budget
 
@@ -184,6 +186,7 @@ class Controller:
         if compiled == self.compiled:
             return
         self.compiled, self.compiled_since, self.key = compiled, True, None
+        self.compiled_at = len(self.earlier)
         if self.plans:
             self.plans, self.batches = {}, {}
             gc.collect()  # functions lie in cycles, and hold what they capture

@@ -259,3 +259,28 @@ def test_functions_that_run_eagerly_are_refused():
         train(model, DENSE)
     finally:
         tf.config.run_functions_eagerly(False)
+
+
+@pytest.mark.parametrize("told", [{}, {"batch_size": None, "data": None}])
+def test_a_share_is_one_of_the_step_that_trains(told):
+    """Layers that are no longer frozen keep more for their gradients."""
+    plain, model = make(DENSE), make(DENSE)
+    for each in (plain, model):
+        for layer in each.layers[:4]:
+            layer.trainable = False
+        each.compile("sgd", "sparse_categorical_crossentropy")
+    compile_quickly(model, DENSE, budget=0.9, **told)
+    peaks = []
+    for frozen in (True, False):
+        for each in (plain, model):
+            if not frozen:
+                for layer in each.layers:
+                    layer.trainable = True
+                each.compile("sgd", "sparse_categorical_crossentropy")
+            keras.utils.set_random_seed(5)
+            train(each, DENSE)
+        assert_same_state(plain, model)
+        report = model.checkmate
+        assert report.budget_bytes == int(0.9 * report.plain_peak_bytes)
+        peaks.append(report.plain_peak_bytes)
+    assert peaks[1] > 1.3 * peaks[0]

@@ -39,6 +39,7 @@ __all__ = [
     "cut",
     "describe",
     "networks_of",
+    "ranked",
     "recompute_by_segments",
     "slug",
 ]
@@ -176,15 +177,17 @@ def in_a_line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(text.split())}"[:240]
 
 
+def ranked(measured: list[dict]) -> dict[str, list[dict]]:
+    """By way: the variants that ran, that of least peak first."""
+    ran = [cell for cell in measured if cell.get("outcome") == "measured"]
+    ways = dict.fromkeys(cell["variant"]["way"] for cell in ran)
+    by_peak = sorted(ran, key=lambda cell: cell["peak_bytes"])
+    return {way: [cell for cell in by_peak if cell["variant"]["way"] == way] for way in ways}
+
+
 def chosen(measured: list[dict]) -> dict[str, dict]:
     """By way: the variant of least peak among those that ran."""
-    best: dict[str, dict] = {}
-    for cell in measured:
-        way = cell["variant"]["way"]
-        ran = cell.get("outcome") == "measured"
-        if ran and (way not in best or cell["peak_bytes"] < best[way]["peak_bytes"]):
-            best[way] = cell
-    return best
+    return {way: cells[0] for way, cells in ranked(measured).items()}
 
 
 # tf.recompute_grad by blocks ------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -28,7 +28,8 @@ from ..errors import BatchSizeError, CheckmateError, InfeasibleBudgetError
 from ..fit.options import PlanOptions, Progress
 from ..trace.sizes.seen import MARGIN
 from ..units import Budget, format_bytes
-from .batches.feeding import is_pipeline, without_tuning
+from .batches.feeding import is_pipeline
+from .batches.handing import Hand
 from .batches.ragged import are_more, enlarged, have_ragged, is_ragged, shapes_of
 from .batches.sizes import Functions, Sizes, as_given, have_open_sizes, open_where_they_differ, opened_batch, sizes_of
 from .batches.spec import batch_bytes, batch_of, open_batch, sample_of
@@ -55,6 +56,8 @@ class AtFirstBatch(Controller):
         As `compile` takes it.
     functions : Functions
         Train functions for the sizes that came, without what is done around them.
+    hand : Hand
+        For batches that were looked at.
     found_bytes : int
         What lay on the device when `compile` was called.
     """
@@ -69,6 +72,7 @@ class AtFirstBatch(Controller):
         super().__init__(model, options, 0, plain_step, told=False)
         self.progress = progress
         self.functions = Functions()
+        self.hand = Hand()
         device = self._device()
         reserve(device, options.budget.size_bytes or 0)  # before the data of `fit` comes
         self.found_bytes = device.foreign_bytes(0)
@@ -334,7 +338,7 @@ class AtFirstBatch(Controller):
             if not self._is_served(self._key_of(given), given, told):
                 batch = tf.nest.map_structure(_out_of_the_allocator, batch)
             self.arrives(batch, told)
-            one = _pipeline_of(batch, sized)
+            one = self.hand.over(batch, sized)
             del batch
             with one_step_at_a_time(self.model):
                 result = self._made(sizes_of(sized))(one, *others, **kwargs)
@@ -349,14 +353,6 @@ class AtFirstBatch(Controller):
     def _guarded(self, function: Callable[..., Any]) -> Callable[..., Any]:
         self.functions.begin(function)
         return super()._guarded(function)
-
-
-def _pipeline_of(batch: Any, spec: Any) -> Iterator[Any]:
-    """An iterator over one batch, of the type of the iterator that it came from."""
-    with tf.device("/device:CPU:0"):  # where batches lie that a pipeline makes
-        one = tf.data.Dataset.from_tensors(batch)
-    whole = tf.data.experimental.from_variant(tf.data.experimental.to_variant(one), spec)
-    return iter(whole.with_options(without_tuning()))
 
 
 def _out_of_the_allocator(value: Any) -> Any:

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from benchmarks.lib.cells import FAILED, ChildError, in_child, run_cells
-from benchmarks.lib.rivals import chosen, cut, recompute_by_segments
+from benchmarks.lib.rivals import chosen, cut, ranked, recompute_by_segments
 from benchmarks.product.batch_size_real import OUT_OF_MEMORY, ended, largest
 
 L = keras.layers
@@ -207,3 +207,4 @@ def test_the_variant_of_least_peak_is_chosen():
         for m, outcome, peak in ((1, "measured", 9), (2, "raised", None), (3, "measured", 7), (4, "measured", 8))
     ]
     assert chosen(cells)["a"]["variant"]["mode"] == 3
+    assert [cell["variant"]["mode"] for cell in ranked(cells)["a"]] == [3, 4, 1]

@@ -206,6 +206,10 @@ def joined(parts: list[dict]) -> list[dict]:
     cells = []
     for name in dict.fromkeys(part["network"] for part in parts):
         mine = {part["part"]: part for part in parts if part["network"] == name}
+        if len({(*part["shares"], part["time_limit"]) for part in mine.values()}) > 1:
+            raise SystemExit(
+                f"the cells of {name} have other budgets or time limits: give another --output, or --again"
+            )
         failed = [part for part in mine.values() if part["outcome"] == FAILED]
         if failed or mine.keys() == {BOUNDS, *SYSTEMS}:
             cells.append(failed[0] if failed else {key: value for part in mine.values() for key, value in part.items()})

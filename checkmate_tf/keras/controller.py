@@ -128,7 +128,7 @@ class Controller:
             Whether the log says already that a plan is made.
         """
         self._forget_compiled_before()
-        spec = self.packed(spec)
+        spec, traced = self.packed(spec), self.packed(traced)
         key = self._key(spec)
         if key not in self.plans:
             if self.earlier:
@@ -186,7 +186,7 @@ class Controller:
         if compiled == self.compiled:
             return
         self.compiled, self.compiled_since, self.key = compiled, True, None
-        self.compiled_at = len(self.earlier)
+        self.compiled_at, self.unfit = len(self.earlier), 0
         if self.plans:
             self.plans, self.batches = {}, {}
             gc.collect()  # functions lie in cycles, and hold what they capture

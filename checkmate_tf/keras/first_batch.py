@@ -340,8 +340,11 @@ class AtFirstBatch(Controller):
             self.arrives(batch, told)
             one = self.hand.over(batch, sized)
             del batch
-            with one_step_at_a_time(self.model):
-                result = self._made(sizes_of(sized))(one, *others, **kwargs)
+            try:
+                with one_step_at_a_time(self.model):
+                    result = self._made(sizes_of(sized))(one, *others, **kwargs)
+            finally:
+                self.hand.drop()
         if not opened and not self._depends_on_data():
             self._begun[iterator] = sizes_of(spec)
         return result

@@ -58,8 +58,9 @@ def as_called(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def is_functional(model: Any) -> bool:
-    """Whether its call is Keras 3's, which flattens inputs: it cannot tell a list from a tuple."""
-    return getattr(type(model), "call", None) is Functional.call
+    """Whether its call, loss and metrics are Keras 3's, which flatten what they get: a list is as good as a tuple."""
+    names = ("call", "compute_loss", "compute_metrics")
+    return all(getattr(type(model), name, None) is getattr(Functional, name) for name in names)
 
 
 def is_own_step(step: Callable[[Any], Any]) -> bool:

@@ -15,6 +15,7 @@ import checkmate_tf
 from checkmate_tf.device.measure import find_device
 from checkmate_tf.fit.policy import POLICY
 from checkmate_tf.keras.batches.feeding import Feed
+from checkmate_tf.keras.controller import controller_of
 
 pytestmark = pytest.mark.usefixtures("fresh_keras", "no_grappler")
 
@@ -160,3 +161,22 @@ def test_compile_on_a_pipeline_plans_for_what_it_keeps():
     model.fit(data, verbose=0)
     assert not model.checkmate.replanned
     assert POLICY.held_batches(None) > POLICY.held_batches(POLICY.ahead)
+
+
+def test_the_first_batch_of_an_epoch_is_freed_by_its_step(monkeypatch):
+    """It was looked at before, and nothing keeps it."""
+    controller = controller_of(checkmate_tf.compile(_model(), "1GB", costs="flops", verify=False, progress=False))
+    freed = []
+
+    def step(iterator):
+        before = find_device().current_bytes()
+        next(iterator)
+        freed.append(before - find_device().current_bytes())
+
+    monkeypatch.setattr(controller, "arrives", lambda *_: False)
+    monkeypatch.setattr(controller, "_is_served", lambda *_: True)  # as from the second epoch on
+    monkeypatch.setattr(controller, "_made", lambda _: step)
+    data = tf.data.Dataset.range(2).map(lambda _: (tf.random.uniform([BATCH, *SHAPE]), tf.random.uniform([BATCH, 128])))
+    for _ in range(2):
+        controller.run(step, iter(data))
+    assert min(freed) >= BYTES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ def _parts(batch):
 def test_batches_come_as_they_were(structure):
     hand, data = Hand(), _dataset(structure)
     read = tf.function(lambda iterator: next(iterator), reduce_retracing=True)
-    for batch in data:
+    for batch in [*data.unbatch().batch(3), *data]:
         one = hand.over(batch, data.element_spec)
         assert one.element_spec == data.element_spec
         came = read(one)
@@ -49,16 +50,34 @@ def test_batches_come_as_they_were(structure):
     assert len(hand._pipelines) == 1
 
 
-def test_what_is_no_tensor_comes_too():
-    data = tf.data.Dataset.from_tensors((np.ones(2, "float32"), None))
-    came = next(Hand().over(next(iter(data)), data.element_spec))
-    assert came[0].numpy().tolist() == [1, 1] and came[1] is None
+@pytest.mark.parametrize("words", [None, b"word"])
+def test_what_is_no_tensor_comes_too(words):
+    data = tf.data.Dataset.from_tensors((np.ones(2, "float32"), {"a": words, "b": np.zeros(3)}))
+    hand, batch = Hand(), (np.ones(2, "float32"), {"a": words, "b": np.zeros(3)})
+    came = next(hand.over(batch, data.element_spec))
+    assert came[0].numpy().tolist() == [1, 1] and came[1]["b"].shape == 3
+    assert came[1]["a"] == words
+
+
+def test_a_batch_that_nobody_read_is_forgotten():
+    hand = Hand()
+    one = hand.over((np.ones(2, "float32"),), (tf.TensorSpec([2]),))
+    hand.drop()
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        next(one)
+
+
+def test_pipelines_do_not_keep_it():
+    hand = Hand()
+    next(hand.over((np.ones(2, "float32"),), (tf.TensorSpec([2]),)))
+    gone = weakref.ref(hand)
+    del hand
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_batch_is_freed_by_the_step_that_reads_it():
     device, hand = find_device(), Hand()
-    if not device.measurable:
-        pytest.skip("the allocator keeps no statistics")
     gc.collect()
     before, size = device.current_bytes(), 1 << 20
     kept = []

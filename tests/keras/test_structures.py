@@ -177,6 +177,33 @@ def test_a_larger_single_batch_is_planned_for():
     assert [known.report.batch_size for known in controller_of(ours).earlier] == [4, 16]
 
 
+class Weighing(keras.Model):
+    """A loss of its own, of its inputs and weights; it looks at how they come."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        loss = keras.ops.mean(keras.ops.square(x[0] - y_pred), -1) + (0.1 if isinstance(x, list) else 0.0)
+        return keras.ops.mean(loss if sample_weight is None else loss * sample_weight)
+
+
+@pytest.mark.parametrize("told", [{}, {"batch_size": 16}, {"data": True}])
+def test_weights_without_targets(told):
+    """And lists, which a loss of one's own may look at."""
+    weights = np.linspace(0, 2, 16).astype("float32")
+    told = {"data": ([X, X], None, weights)} if told.get("data") else told
+    models = []
+    for _ in range(2):
+        keras.utils.set_random_seed(0)
+        inputs = [keras.Input((12,)), keras.Input((12,))]
+        x = keras.layers.Dense(64, "relu")(keras.layers.Concatenate()(inputs))
+        models.append(_compiled(Weighing(inputs, keras.layers.Dense(12)(x))))
+    plain, ours = models
+    checkmate_tf.compile(ours, budget="200kB", costs="flops", verify=False, progress=False, cache=False, **told)
+    for _ in range(2):
+        assert plain.train_on_batch([X, X], sample_weight=weights) == ours.train_on_batch([X, X], sample_weight=weights)
+    assert plain.train_on_batch([X, X]) == ours.train_on_batch([X, X])
+    assert_same_state(plain, ours)
+
+
 def test_a_step_of_ones_own_gets_what_keras_hands_over():
     seen = []
 

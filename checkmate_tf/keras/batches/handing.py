@@ -7,7 +7,7 @@ first step of each epoch would then take a batch more than was planned for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -16,13 +16,15 @@ from .feeding import without_tuning
 
 __all__ = ["Hand"]
 
+_ON_CPU = "/device:CPU:0"  # where batches lie that a pipeline makes
+
 
 class Hand:
     """Gives batches on, one at a time. What a pipeline of such batches is made of is kept, for the next one."""
 
     def __init__(self) -> None:
         self._pipelines: dict[Any, tf.data.Dataset] = {}
-        self._held: list[Any] = []  # the parts of the batch that comes next
+        self._held: list[Any] = []  # the parts of the batch that comes next; pipelines hold this list, and nothing else
 
     def over(self, batch: Any, spec: Any) -> Iterator[Any]:
         """An iterator over one batch, which is to be read before the next one is given.
@@ -34,35 +36,66 @@ class Hand:
         spec : nest of tf.TypeSpec
             Of the iterator.
         """
-        parts = tf.nest.flatten(batch, expand_composites=True)
-        if not parts or not all(hasattr(part, "dtype") and hasattr(part, "shape") for part in parts):  # None, say
-            return iter(_typed(tf.data.Dataset.from_tensors(batch), spec))
+        leaves = [None if leaf is None else tf.nest.flatten(leaf, True) for leaf in tf.nest.flatten(batch)]
+        parts = [part for leaf in leaves if leaf is not None for part in leaf]
+        if not parts or not all(hasattr(part, "dtype") and hasattr(part, "shape") for part in parts):  # bytes, say
+            with tf.device(_ON_CPU):
+                return _iterator(tf.data.Dataset.from_tensors(batch), spec)
         types = tuple((tf.as_dtype(part.dtype), len(part.shape)) for part in parts)
-        key = types, str(tf.nest.map_structure(lambda _: 0, spec)), tuple(tf.nest.flatten(spec))
+        forms = tuple(
+            None if leaf is None else _opened(t) for leaf, t in zip(leaves, tf.nest.flatten(spec), strict=True)
+        )
+        key = types, forms, str(tf.nest.map_structure(lambda _: 0, spec))
         if key not in self._pipelines:
-            self._pipelines[key] = _typed(self._pipeline(spec, types), spec)
+            with tf.device(_ON_CPU):
+                self._pipelines[key] = tf.data.Dataset.range(1).map(_reading(self._held, types, forms, spec))
         self._held[:] = parts
-        return iter(self._pipelines[key])
+        return _iterator(self._pipelines[key], spec)
 
-    def _pipeline(self, spec: Any, types: tuple[tuple[tf.DType, int], ...]) -> tf.data.Dataset:
-        """Of one batch, the one that is held when it is read."""
+    def drop(self) -> None:
+        """Forget the batch, if nobody read it."""
+        self._held.clear()
 
-        def read(_: Any) -> Any:
-            parts = tf.py_function(self._let_go, [], [dtype for dtype, _ in types])
-            for part, (_, rank) in zip(parts, types, strict=True):
-                part.set_shape([None] * rank)
-            return tf.nest.pack_sequence_as(spec, parts, expand_composites=True)
 
-        with tf.device("/device:CPU:0"):  # where batches lie that a pipeline makes
-            return tf.data.Dataset.range(1).map(read)
+def _reading(
+    held: list[Any], types: tuple[tuple[tf.DType, int], ...], forms: tuple[Any, ...], structure: Any
+) -> Callable[[Any], Any]:
+    """What makes the batch whose parts are held when it is called. They are held no longer then.
 
-    def _let_go(self) -> list[Any]:
-        parts, self._held[:] = list(self._held), []
+    TensorFlow keeps Python functions of pipelines to the end of the process: this one holds the list alone.
+    """
+
+    def let_go() -> list[Any]:
+        parts = list(held)
+        held.clear()
         return parts
 
+    @tf.autograph.experimental.do_not_convert
+    def read(_: Any) -> Any:
+        parts = tf.py_function(tf.autograph.experimental.do_not_convert(let_go), [], [dtype for dtype, _ in types])
+        for part, (_, rank) in zip(parts, types, strict=True):
+            part.set_shape([None] * rank)
+        leaves, rest = [], list(parts)
+        for form in forms:
+            count = 0 if form is None else len(tf.nest.flatten(form, True))
+            mine, rest = rest[:count], rest[count:]
+            leaves.append(None if form is None else tf.nest.pack_sequence_as(form, mine, True))
+        return tf.nest.pack_sequence_as(structure, leaves)
 
-def _typed(dataset: tf.data.Dataset, spec: Any) -> tf.data.Dataset:
-    """The same, of such specs."""
-    with tf.device("/device:CPU:0"):
+    return read
+
+
+def _opened(spec: Any) -> Any:
+    """The spec of a part with no size, so that parts of other sizes are read in the same way."""
+    if isinstance(spec, tf.RaggedTensorSpec):
+        return tf.RaggedTensorSpec(None, spec.dtype, spec.ragged_rank, spec.row_splits_dtype)
+    if isinstance(spec, tf.SparseTensorSpec):
+        return tf.SparseTensorSpec(None, spec.dtype)
+    return tf.TensorSpec(None, spec.dtype)
+
+
+def _iterator(dataset: tf.data.Dataset, spec: Any) -> Iterator[Any]:
+    """Over the same, of such specs."""
+    with tf.device(_ON_CPU):
         variant = tf.data.experimental.to_variant(dataset)
-    return tf.data.experimental.from_variant(variant, spec).with_options(without_tuning())
+    return iter(tf.data.experimental.from_variant(variant, spec).with_options(without_tuning()))

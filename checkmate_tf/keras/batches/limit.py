@@ -58,7 +58,8 @@ class batch_errors:  # noqa: N801 - reads as a context
         self.handled = sys.exception()  # whoever trains again while an error of ours is handled: it is no new one
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        before = error.__context__ if isinstance(error, Exception) else None
+        ours = isinstance(error, CheckmateError)
+        before = error.__context__ if isinstance(error, Exception) and not ours else None
         if isinstance(before, CheckmateError) and before is not self.handled:
             raise before from None  # autograph, under tf_keras, raises its own in the place of ours
         if isinstance(error, tf.errors.InvalidArgumentError) and _TOO_LARGE in str(error):

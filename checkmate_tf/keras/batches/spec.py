@@ -116,7 +116,8 @@ def packed(data: Any) -> Any:
     """
     if isinstance(data, (tuple, list)) and not 0 < len(data) <= 3:
         return data
-    return keras.utils.pack_x_y_sample_weight(*keras.utils.unpack_x_y_sample_weight(data))
+    x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+    return keras.utils.pack_x_y_sample_weight(x, y) if weights is None else (x, y, weights)
 
 
 def _as_in_fit(spec: Any) -> Any:

@@ -210,8 +210,9 @@ def _least_sure(state: State) -> int:
 
 def _end(state: State) -> Action:
     """The best plan, or what to say when none was measured within the budget."""
-    if state.best is not None:
-        return Done(replace(state.best, strict_cost=state.strict_cost))
+    best = state.best or state.nearest
+    if best is not None:
+        return Done(replace(best, strict_cost=state.strict_cost))
     limits = state.limits
     least = int(state.policy.named * (_least_sure(state) or limits.budget_bytes) / state.policy.sure) + 1
     predicted = min(a.placed_bytes or a.predicted_bytes for a in state.attempts)

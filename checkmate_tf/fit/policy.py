@@ -268,6 +268,11 @@ class Limits:
         return min(most, int(self.policy.most * self.device_bytes)) if self.near_limit else most
 
     @property
+    def last_bytes(self) -> int:
+        """What they may be expected to take where no plan takes less: the budget, as a last resort and if safe."""
+        return self.most_bytes if self.near_limit or self.alternative else self.budget_bytes
+
+    @property
     def limited(self) -> bool:
         """Whether it is the hard limit that allows no higher peak, not the budget."""
         policy = self.policy

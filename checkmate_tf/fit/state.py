@@ -8,6 +8,7 @@ No TensorFlow and no solver: a schedule is known here by its cost, its peak and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -181,6 +182,8 @@ class State:
         What was measured, in order.
     best : Candidate or None
         The cheapest plan whose steps are expected to stay within the budget.
+    nearest : Candidate or None
+        The plan that was expected to take least, of those that may take more than is wanted, but not than the budget.
     strict_cost : float or None
         As in `Candidate`; None before it is measured.
     left : int or None
@@ -206,6 +209,7 @@ class State:
     targets: Mapping[bool, int]
     attempts: tuple[Attempt, ...] = ()
     best: Candidate | None = None
+    nearest: Candidate | None = None
     strict_cost: float | None = None
     left: int | None = None
     vain: int = 0
@@ -218,6 +222,11 @@ class State:
     @property
     def policy(self) -> FitPolicy:
         return self.limits.policy
+
+    @property
+    def nearest_bytes(self) -> float:
+        """What steps of `nearest` are expected to take."""
+        return math.inf if self.nearest is None or self.nearest.measured is None else self.nearest.measured.sure_bytes
 
     @property
     def in_doubt(self) -> bool:
@@ -259,6 +268,8 @@ class State:
         elif state.strict_cost is None:
             state = replace(state, strict_cost=_implied_strict_cost(state.attempts))
         fits = peak.sure_bytes <= limits.most_bytes
+        if peak.sure_bytes <= limits.last_bytes and peak.sure_bytes < self.nearest_bytes:
+            state = replace(state, nearest=Candidate(schedule, action.order, peak, placed=action.found.placed))
         if self.in_doubt and not strict:
             assert self.best is not None and self.best.measured is not None
             if fits and peak.seconds < self.best.measured.seconds:

@@ -7,9 +7,9 @@
   search may change the order of first computations.
 
 Budgets are shares of the activations of the plain step in the order traced, on top of what is constant. The bound holds
-for any order. Costs are modelled ("roofline"), so nothing is run. A cell is what one system recomputes in a network, or
-the network's bounds and least budgets, and has a child process. Random layered graphs, as Moccasin is measured on, have
-a table of their own: they have no backward pass.
+for any order. Costs are modelled, by a roofline of fixed rates: cells have processes of their own, and measured rates
+would differ. A cell is what one system recomputes in a network, or the network's bounds and least budgets. Random
+layered graphs, as Moccasin is measured on, have a table of their own: they have no backward pass.
 
 Where "order" or "moccasin" finds nothing, smaller budgets are not tried: what fits them would fit here, too.
 
@@ -158,6 +158,7 @@ def graphs(name: str) -> list[Any]:
 
         nodes = int(name.removeprefix("layered"))
         return [layered(nodes, usual_edges(nodes), seed=1)]
+    from checkmate_tf.costs.roofline import Rates, roofline_us
     from checkmate_tf.device.measure import find_device
     from checkmate_tf.fit.job import Ledger
     from checkmate_tf.fit.options import PlanOptions
@@ -169,7 +170,8 @@ def graphs(name: str) -> list[Any]:
     model = network.model()
     spec, batch = data_spec(model, None, None, network.data(1))
     build_training(model, spec, model.train_step)
-    tracing = Tracing(batch, PlanOptions(costs="roofline", verify=False), model.name, find_device(), Ledger())
+    options = PlanOptions(costs=lambda op: roofline_us(op, Rates()), verify=False)
+    tracing = Tracing(batch, options, model.name, find_device(), Ledger())
     return [one.graph for one in tracing.orders(*tracing.trace(model.train_step, spec, None))]
 
 

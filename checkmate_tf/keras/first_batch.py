@@ -31,7 +31,16 @@ from ..units import Budget, format_bytes
 from .batches.feeding import is_pipeline
 from .batches.handing import Hand
 from .batches.ragged import are_more, enlarged, have_ragged, is_ragged, shapes_of
-from .batches.sizes import Functions, Sizes, as_given, have_open_sizes, open_where_they_differ, opened_batch, sizes_of
+from .batches.sizes import (
+    Functions,
+    Sizes,
+    as_given,
+    have_open_sizes,
+    open_where_they_differ,
+    opened_batch,
+    sizes_of,
+    without_optional,
+)
 from .batches.spec import batch_bytes, batch_of, open_batch, sample_of
 from .controller import Controller, put
 from .frameworks import one_step_at_a_time, steps_of
@@ -107,7 +116,7 @@ class AtFirstBatch(Controller):
             As `plan` raises. If it was the first batch, the model is restored, and trains plainly from now on.
         """
         self._forget_compiled_before()
-        data, spec = self.packed(tf.nest.map_structure(_without_optional, data)), self.packed(spec)
+        data, spec = self.packed(tf.nest.map_structure(without_optional, data)), self.packed(spec)
         given = tf.nest.map_structure(_spec_of, data)
         size, key = _largest(given), self._key_of(given)
         if self._may_differ(key, given, spec):
@@ -334,7 +343,7 @@ class AtFirstBatch(Controller):
                     raise
                 break
             sized, given = as_given(spec, batch) if opened else spec, tf.nest.map_structure(_spec_of, batch)
-            told = tf.nest.map_structure(_without_optional, spec)
+            told = tf.nest.map_structure(without_optional, spec)
             if not self._is_served(self._key_of(given), given, told):
                 batch = tf.nest.map_structure(_out_of_the_allocator, batch)
             self.arrives(batch, told)
@@ -368,14 +377,8 @@ def _is_symbolic(data: Any) -> bool:
     return any(tf.is_symbolic_tensor(t) for t in tf.nest.flatten(data, expand_composites=True))
 
 
-def _without_optional(value: Any) -> Any:
-    """What stands for None in a pipeline is None to a step."""
-    optional = (tf.experimental.Optional, tf.OptionalSpec)
-    return None if isinstance(value, optional) or type(value).__name__ == "NoneTensorSpec" else value
-
-
 def _spec_of(value: Any) -> Any:
-    value = _without_optional(value)
+    value = without_optional(value)
     if value is None or is_ragged(value):
         return value if value is None else tf.type_spec_from_value(value)
     if not isinstance(value, tf.Tensor) and not (isinstance(value, np.ndarray) and value.dtype.kind in "biuf"):

@@ -177,6 +177,18 @@ def test_a_larger_single_batch_is_planned_for():
     assert [known.report.batch_size for known in controller_of(ours).earlier] == [4, 16]
 
 
+def test_a_larger_batch_of_a_dataset_with_none_is_planned_for():
+    """To a pipeline that is a part of its own, to a step it is none."""
+    plain, ours = one_input(), one_input()
+    checkmate_tf.compile(ours, budget="200kB", costs="flops", verify=False, progress=False, cache=False)
+    for model in (plain, ours):
+        for size in (4, 16):
+            model.fit(tf.data.Dataset.from_tensors((X[:size], None)), verbose=0)
+        model.train_on_batch(X)
+    assert_same_state(plain, ours)
+    assert [known.report.batch_size for known in controller_of(ours).earlier] == [4, 16]
+
+
 class Weighing(keras.Model):
     """A loss of its own, of its inputs and weights; it looks at how they come."""
 

@@ -24,6 +24,7 @@ __all__ = [
     "open_where_they_differ",
     "opened_batch",
     "sizes_of",
+    "without_optional",
 ]
 
 Sizes = tuple[tuple[int | None, ...] | None, ...]
@@ -32,8 +33,14 @@ Sizes = tuple[tuple[int | None, ...] | None, ...]
 
 def sizes_of(data: Any) -> Sizes:
     """The sizes of a nest of tensors, arrays or specs. What is None, such as weights that were not given, has none."""
-    shapes = [getattr(t, "shape", None) for t in tf.nest.flatten(data) if t is not None]
+    shapes = [getattr(t, "shape", None) for t in map(without_optional, tf.nest.flatten(data)) if t is not None]
     return tuple(None if s is None else tuple(tf.TensorShape(s)[1:]) if _rank(s) else () for s in shapes)
+
+
+def without_optional(value: Any) -> Any:
+    """What stands for None in a pipeline is None to a step."""
+    optional = (tf.experimental.Optional, tf.OptionalSpec)
+    return None if isinstance(value, optional) or type(value).__name__ == "NoneTensorSpec" else value
 
 
 def have_open_sizes(spec: Any) -> bool:

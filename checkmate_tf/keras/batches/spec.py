@@ -75,7 +75,7 @@ def data_spec(
     if have_ragged(spec):
         raise ModelError(NOT_KNOWN)
     if by_fit and input_spec is None and not isinstance(data, tf.data.Dataset):  # whose structure stays
-        spec = _as_in_fit(spec)
+        spec = packed(with_tuples(spec))
     return open_batch(spec), batch_size or int(found or 0)
 
 
@@ -120,18 +120,8 @@ def packed(data: Any) -> Any:
     return keras.utils.pack_x_y_sample_weight(x, y) if weights is None else (x, y, weights)
 
 
-def _as_in_fit(spec: Any) -> Any:
-    """A batch of arrays in the structure in which `fit` hands it to a step.
-
-    Pipelines make tuples of lists. Inputs without targets are wrapped only if there are several.
-    """
-    spec = with_tuples(spec)
-    alone = isinstance(spec, tuple) and len(spec) == 1 and not isinstance(spec[0], tuple)
-    return spec[0] if alone else spec
-
-
 def with_tuples(nest: Any) -> Any:
-    """The same with tuples in place of lists, as pipelines make them."""
+    """The same with tuples in place of lists, as pipelines make them, and so `fit`."""
     if isinstance(nest, dict):
         same = copy.copy(nest)  # of whatever class
         same.update({key: with_tuples(value) for key, value in nest.items()})

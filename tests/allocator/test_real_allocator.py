@@ -125,7 +125,7 @@ def walked(limit_mib=None, **asked):
     return found
 
 
-@pytest.mark.long(only=("1",))
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [0, 1])
 def test_an_allocator_that_grows(seed):
     found = walked(seed=seed, events=800, freeing=0.4, most=24 * MIB)

@@ -160,19 +160,17 @@ def test_the_limit_of_the_cpu(monkeypatch, limit, expected):
     assert device.limit_bytes == expected if expected else device.limit_bytes > 10**8
 
 
-def test_an_allocator_that_counts_large_pieces_alone_is_not_measured():
+@pytest.mark.long(only=("true-True",))
+@pytest.mark.parametrize(("asked", "found"), [("false", "False"), ("true", "True")])
+def test_an_allocator_that_counts_large_pieces_alone_is_not_measured(asked, found):
     """As oneDNN's does, where no other was asked for."""
     code = (
         "import tensorflow as tf\nfrom checkmate_tf.device.measure import find_device\n"
         "print(tf.config.experimental.get_memory_info('CPU:0'), find_device().measurable)"
     )
-    for asked, found in (("true", "True"), ("false", "False")):
-        environment = {**os.environ, "TF_CPU_ALLOCATOR_USE_BFC": asked, "TF_ENABLE_ONEDNN_OPTS": "1"}
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-        )
-        if "stats not available" in done.stderr:  # a processor for which oneDNN is off
-            continue
+    environment = {**os.environ, "TF_CPU_ALLOCATOR_USE_BFC": asked, "TF_ENABLE_ONEDNN_OPTS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    if "stats not available" not in done.stderr:  # else a processor for which oneDNN is off
         assert done.stdout.split()[-1] == found
 
 

@@ -75,6 +75,7 @@ def test_no_solver_is_asked_where_the_plain_step_fits(name, strict, asked):
     assert found.schedule.overhead == 0 and not asked
 
 
+@pytest.mark.long(only=("unet-0.5", "resnet-0.5"))
 @pytest.mark.parametrize("share", [0.5, 0.6, 0.7, 0.8, 0.9, 0.97])
 @pytest.mark.parametrize("name", GRAPHS)
 def test_the_solver_is_asked_at_most_three_times_for_a_question(name, share, asked):
@@ -221,6 +222,7 @@ def test_another_order_is_sought_for_what_is_cheaper_and_asks_for_no_more_than_f
     assert tried
 
 
+@pytest.mark.long
 def test_where_nothing_fits_what_takes_least_is_made_smaller(monkeypatch):
     for name in GRAPHS:
         least = finder_of(name, time_limit=2.0).find(int(0.05 * PLAIN[name]), strict=True).minimum_bytes

@@ -130,6 +130,7 @@ def test_what_was_learned_is_told_beside_what_was_measured_alone(as_on_a_gpu, ta
     assert f"takes {SIZE} bytes in a step, alone 0" in caplog.text
 
 
+@pytest.mark.long(but=("fails",))
 @pytest.mark.parametrize("error", [NotRecorded("no record"), NotMeasurable("an iterator"), "fails"])
 def test_where_it_cannot_be_learned_what_was_measured_alone_counts(as_on_a_gpu, monkeypatch, caplog, error):
     error = tf.errors.InvalidArgumentError(None, None, error) if isinstance(error, str) else error
@@ -322,6 +323,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.long
 def test_kernels_take_in_a_step_what_they_take_alone():
     """Where they are the same: alone whole chunks count, in a step what was asked for. Plans are as foreseen."""
     variables = {**os.environ, "TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_ENABLE_ONEDNN_OPTS": "0"}

@@ -108,7 +108,7 @@ def test_a_refusal_names_the_least_of_both_ways(hosted):
     assert 100_000 < refused.value.minimum_bytes <= 1.05 * least
 
 
-@pytest.mark.long(but=("never", "codes"))
+@pytest.mark.long(but=("never",))
 @pytest.mark.parametrize(
     "options",
     [
@@ -167,7 +167,7 @@ def test_steps_that_take_longer_are_not_taken(hosted, monkeypatch):
     assert report.paged is None and any(a.copies for a in report.attempts)
 
 
-@pytest.mark.long(only=("0.6",))
+@pytest.mark.long
 @pytest.mark.parametrize("share", [0.03, 0.6])
 def test_a_peak_over_the_budget_while_training_plans_again(hosted, monkeypatch, no_grappler, share):
     """With copies if that fits, or else without."""

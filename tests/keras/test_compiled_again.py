@@ -261,6 +261,7 @@ def test_functions_that_run_eagerly_are_refused():
         tf.config.run_functions_eagerly(False)
 
 
+@pytest.mark.long(but=("told0",))
 @pytest.mark.parametrize("told", [{}, {"batch_size": None, "data": None}])
 def test_a_share_is_one_of_the_step_that_trains(told):
     """Layers that are no longer frozen keep more for their gradients."""

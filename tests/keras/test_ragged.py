@@ -154,6 +154,7 @@ def test_more_values_are_planned_for_when_they_come(way, caplog):
     assert ("more values came than memory was planned for" in caplog.text) is (way != "arrays")
 
 
+@pytest.mark.long(but=("ranged-True",))
 @pytest.mark.parametrize("kind, again", [("looped", False), ("ranged", True)])
 def test_a_plan_that_was_outgrown_is_made_for_the_batch_that_took_more(kind, again, monkeypatch):
     """Unless that batch is as the one before: then its data is not why."""

@@ -109,6 +109,7 @@ def test_other_sizes_are_planned_for_once(how, caplog):
     assert _plan(model).schedule is planned.schedule
 
 
+@pytest.mark.long
 def test_numbers_stay_plain_when_a_batch_is_left_over():
     plain, model = make(LOOPS), _attached()
     assert_same_after(lambda m: [_fit(m), _fit(m, ALL - 5), _fit(m)], model, plain)

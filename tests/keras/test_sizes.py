@@ -111,7 +111,7 @@ def _same(action, **options):
 
 
 @pytest.mark.feature("Training", "sequences in buckets of several lengths", note="a plan for each length")
-@pytest.mark.long(but=("_buckets",))
+@pytest.mark.long
 @pytest.mark.parametrize("action", [_pipeline, _buckets, _one_by_one, _generator])
 def test_each_size_has_a_plan_and_the_numbers_are_plain_ones(action, caplog):
     caplog.set_level(logging.INFO, "checkmate_tf")

@@ -54,6 +54,7 @@ def _compiled(model):
     return model
 
 
+@pytest.mark.long(only=("one_input-x1-told1", "one_input-x2-told2", "two_inputs-x4-told4", "named_inputs-x6-told6"))
 @pytest.mark.parametrize(
     "make, x, told",
     [
@@ -136,6 +137,7 @@ def test_lists_are_tuples_in_any_mapping_and_named_tuple():
     assert type(with_tuples(nest)) is OrderedDict
 
 
+@pytest.mark.long(but=("train_on_batch-told2", "fit-told1"))
 @pytest.mark.parametrize("told", [{"data": True}, {"batch_size": 16}, {}])
 @pytest.mark.parametrize("first", ["fit", "train_on_batch"])
 def test_one_plan_serves_single_batches(told, first):
@@ -197,6 +199,7 @@ class Weighing(keras.Model):
         return keras.ops.mean(loss if sample_weight is None else loss * sample_weight)
 
 
+@pytest.mark.long(but=("told1",))
 @pytest.mark.parametrize("told", [{}, {"batch_size": 16}, {"data": True}])
 def test_weights_without_targets(told):
     """And lists, which a loss of one's own may look at."""

@@ -148,7 +148,7 @@ def assert_same_state(ours: Any, plain: Any) -> None:
         np.testing.assert_array_equal(mine, theirs, err_msg=mine.name)
 
 
-@pytest.mark.long(but=("functional", "subclassed"))
+@pytest.mark.long(but=("functional",))
 @pytest.mark.feature(
     "Models",
     "legacy models (tf_keras)",

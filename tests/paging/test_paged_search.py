@@ -158,6 +158,7 @@ def any_paged_sequences(graph: Graph, count: int, seed: int) -> list[list[int]]:
     return found
 
 
+@pytest.mark.long(but=("2",))
 @pytest.mark.parametrize("seed", range(4))
 def test_no_schedule_is_below_the_bound(seed):
     rng = np.random.default_rng(seed)

@@ -60,7 +60,7 @@ def test_there_are_examples():
     assert NOTEBOOKS
 
 
-@pytest.mark.long(but=("transformer_loop.py",))
+@pytest.mark.long
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_runs_and_reports(name, tmp_path):
     printed = output_of(EXAMPLES / name, folder=tmp_path)

@@ -69,6 +69,7 @@ def test_where_none_fits_updates_come_as_traced(monkeypatch, no_grappler):
     assert not _late(_trained_beside_plain(budget=0.75).schedule)
 
 
+@pytest.mark.long(but=("2000000000-1000000000",))
 @pytest.mark.parametrize(("late", "early"), [(10**9, 2 * 10**9), (2 * 10**9, 10**9)])
 def test_a_refusal_names_the_least_of_both_orders(monkeypatch, late, early):
     _refuse_late(monkeypatch, late, early)

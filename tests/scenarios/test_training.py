@@ -253,6 +253,7 @@ def test_fits(name):
     assert_same_state(plain, compiled)
 
 
+@pytest.mark.long(but=("callbacks",))
 @pytest.mark.feature("Training", "checkpoints, early stopping, CSV log, TensorBoard")
 @pytest.mark.parametrize("action", [callbacks, tensorboard])
 def test_callbacks_that_write(action, tmp_path):

@@ -116,7 +116,7 @@ WAYS = {
 }
 
 
-@pytest.mark.long(but=("LoRA", "stopped", "thread"))
+@pytest.mark.long(but=("stopped", "thread"))
 @pytest.mark.feature("Training", "LoRA switched on after compile", name="LoRA", note="plans again")
 @pytest.mark.feature(
     "Training", "SwapEMAWeights, ReduceLROnPlateau, EarlyStopping", name=["averages", "rates", "stopped"]

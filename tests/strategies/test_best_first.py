@@ -20,6 +20,7 @@ def a_budget(graph: Graph, rng: np.random.Generator) -> int:
     return int(rng.integers(least, max(least, plain - 1) + 1))
 
 
+@pytest.mark.long(but=("0",))
 @pytest.mark.parametrize("seed", range(3))
 def test_it_finds_the_optimum_of_brute_force_over_all_orders(seed):
     rng, dearer, impossible = np.random.default_rng(seed), 0, 0

@@ -60,7 +60,7 @@ def test_small_networks(form, graph, overhead):
     assert found.schedule.peak_bytes <= memory
     assert found.schedule.cost <= found.max_cost * (1 + 1e-9)
     assert found.schedule.graph.sizes[0] == graph.sizes[0] * optimum
-    bracket = max_batch(graph, memory, overhead, options=SolveOptions(time_limit=2.0))
+    bracket = max_batch(graph, memory, overhead, options=SolveOptions(time_limit=0.5))
     assert bracket.upper_bound >= optimum >= bracket.batch_size
 
 

@@ -154,6 +154,7 @@ def test_graphs_without_a_backward_pass_cost_little_far_below_their_peak(n, shar
     assert schedule.frontier_advancing or order == "free"
 
 
+@pytest.mark.long(only=("0",))
 @pytest.mark.parametrize("seed", range(3))
 def test_an_order_that_may_change_needs_no_more(seed):
     """The graph's own order is one of those that it may have."""

@@ -98,8 +98,9 @@ class FitPolicy:
     folded : float
         Of the budget: where a step with loops has more constants that only a known batch size makes constant, plans are
         measured with a known one. Else with an open one: loops take up to a tenth more then.
-    batches_named : float
-        Of the budget: where batches that are kept ready take more, a refusal says how to keep fewer.
+    told : float
+        Of the budget: where batches that are kept ready take more, a refusal says how to keep fewer. Where what is not
+        the model's takes more, it says that.
     tries_instead : int
         Plans of another kind to measure (without codes, or with copies to the host), where one fits already.
     host_share : float
@@ -157,7 +158,7 @@ class FitPolicy:
     batches_on_device: int = 2
     reserves: float = 0.2
     folded: float = 0.05
-    batches_named: float = 0.1
+    told: float = 0.1
     tries_instead: int = 2
     host_share: float = 0.5
     code_rounds: int = 3
@@ -200,11 +201,27 @@ class FitPolicy:
             What the refusal names, with these batches.
         """
         fewer = batch_bytes * (self.held_batches(None) - self.held_batches(1))
-        if fewer <= self.batches_named * budget_bytes:
+        if fewer <= self.told * budget_bytes:
             return ""
         return (
             f". Batches that a pipeline keeps ready take much of that: about {format_bytes(least_bytes - fewer)} would "
             "do with one that ends in prefetch(1), and compile(..., prefetch=1)"
+        )
+
+    def not_ours(self, foreign_bytes: int, budget_bytes: int, least_bytes: int) -> str:
+        """What a refusal says of what is on the device and not the model's; empty where that is little of the budget.
+
+        Parameters
+        ----------
+        foreign_bytes, budget_bytes : int
+        least_bytes : int
+            What the refusal names, with all that.
+        """
+        if foreign_bytes <= self.told * budget_bytes:
+            return ""
+        return (
+            f". {format_bytes(foreign_bytes)} of that are not this model's: other models, or arrays. Without them "
+            f"about {format_bytes(max(0, least_bytes - foreign_bytes))} would do"
         )
 
     def reserved_batches(self, prefetch: int | None) -> int:

@@ -95,12 +95,13 @@ def fit(
 
 
 def _refusal(job: Job, error: InfeasibleBudgetError) -> InfeasibleBudgetError:
-    """The error, with what else would help: to keep fewer batches ready."""
-    told = job.options.prefetch is not None
-    if told or error.proven or not (job.measure and job.device.is_cpu):
+    """The error, with what else would help: to free what is not the model's, or to keep fewer batches ready."""
+    if error.proven or not job.measure:
         return bare(error)
-    least = error.minimum_bytes
-    more = POLICY.kept_ready(job.subject.program.input_bytes, job.budget_bytes, least)
+    program, least = job.subject.program, error.minimum_bytes
+    more = POLICY.not_ours(job.device.foreign_bytes(program.variable_bytes), job.budget_bytes, least)
+    if job.options.prefetch is None and job.device.is_cpu:
+        more += POLICY.kept_ready(program.input_bytes, job.budget_bytes, least)
     return InfeasibleBudgetError(f"{error}{more}", error.budget_bytes, least, False, error.sequence)
 
 

@@ -209,7 +209,7 @@ def test_a_promise_that_cannot_be_kept_is_refused(monkeypatch):
 
 def test_a_refusal_says_what_batches_that_are_kept_ready_take(monkeypatch):
     measures(monkeypatch, 10**7)
-    monkeypatch.setattr(run, "POLICY", replace(POLICY, batches_named=0.0))
+    monkeypatch.setattr(run, "POLICY", replace(POLICY, told=0.0))
     pipeline = tf.data.Dataset.from_tensors(DENSE.data(DENSE.batch))
     for options, told in (({"data": pipeline}, True), ({"data": pipeline, "prefetch": 1}, False), ({}, False)):
         with pytest.raises(InfeasibleBudgetError) as caught:
@@ -218,6 +218,16 @@ def test_a_refusal_says_what_batches_that_are_kept_ready_take(monkeypatch):
     least, few = 10 * 2**20, 2**20
     assert POLICY.kept_ready(few // 100, 20 * few, least) == ""
     assert "about 5.24 MB would do" in POLICY.kept_ready(few, 20 * few, least)
+
+
+def test_a_refusal_says_what_others_on_the_device_take(monkeypatch):
+    measures(monkeypatch, 10**7)
+    others = tf.ones([2 * 10**7], tf.uint8)
+    with pytest.raises(InfeasibleBudgetError, match=r"\d MB of that are not this model's: other models, or arrays"):
+        compile_quickly(make(DENSE), DENSE, verify=True, budget=0.8, time_limit=2)
+    del others
+    assert POLICY.not_ours(10**5, 10**7, 10**8) == ""
+    assert "30.0 MB of that" in (told := POLICY.not_ours(3 * 10**7, 10**8, 10**8)) and "about 70.0 MB would" in told
 
 
 @pytest.mark.long(but=("True",))

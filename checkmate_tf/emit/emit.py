@@ -39,6 +39,7 @@ import tensorflow as tf
 
 from ..errors import PlanError
 from ..plan import Plan
+from ..trace.kernels import takes_over
 from ..trace.ops import FUSED_LATER, SUMS, copy_attributes, inputs_of, is_stateful, writes_resource
 from ..trace.order import is_gradient
 from ..trace.partition.classes import LARGE, SHAPE, SMALL, SOURCE, VIEW
@@ -344,19 +345,35 @@ class Emission:
                 name=op.name,
                 op_def=op.op_def,
             )
-        self.current[op] = list(copy.outputs)
+        self.current[op] = self._held(op, copy, inputs)
         view = self.program.classes.get(op) == VIEW
-        for k, t in enumerate(copy.outputs):
-            source = inputs[k if op.type == "IdentityN" else 0] if view else None
+        for k, t in enumerate(self.current[op]):
+            lies_in = self.program.static.lies_in(op, k) if view else None
+            source = None if lies_in is None else inputs[lies_in]
             self.maker[id(t)] = copy if source is None else self.maker.get(id(source), copy)
         if self.strict and self._looks_at_large(op):
             self.finished[copy] = None  # or the value may live on, and what reads it next may not take its memory over
-        self.comes_after |= {id(t): after for t in copy.outputs if after}
+        self.comes_after |= {id(t): after for t in self.current[op] if after}
         self.copies.setdefault(op, []).append(copy)
         for t in inputs_of(op) if not view else ():
             owner = self._owner(t)
             if owner.type == "ReadVariableOp":
                 self.value_read.setdefault(owner.inputs[0].op, []).append(copy)
+
+    def _held(self, op: tf.Operation, copy: tf.Operation, inputs: list[tf.Tensor]) -> list[tf.Tensor]:
+        """The results of a copy, which holds pieces that it reads until it has run.
+
+        Else it may compute into a piece that nobody else reads, and the whole buffer stays as long as the result.
+        """
+        if not takes_over(op):
+            return list(copy.outputs)
+        pieces = [
+            inputs[k] for k, t in enumerate(inputs_of(op)) if self.program.whole_of(t) is not self.program.source_of(t)
+        ]
+        if not pieces:
+            return list(copy.outputs)
+        with self.graph.control_dependencies(None), self.graph.device(op.device or None):
+            return tf.raw_ops.IdentityN(input=[*copy.outputs, *pieces], name="checkmate/held")[: len(copy.outputs)]
 
     def _not_folded(self, t: tf.Tensor) -> tf.Tensor:
         """A constant that TensorFlow takes for none. What is made of it is computed in each step, and not kept."""
@@ -392,7 +409,7 @@ class Emission:
             return [self._put_trigger(makers.values())]
         factor = self.factors.get(op)
         for k, t in enumerate(inputs_of(op)):
-            if factor is not None and self.program.source_of(t) is factor and k in makers:
+            if factor is not None and self.program.whole_of(t) is factor and k in makers:
                 trigger = self._put_trigger([makers[k]])
                 with self.graph.control_dependencies([trigger]), self.graph.device(op.device or None):
                     inputs[k] = tf.identity(inputs[k], name="checkmate/gate")

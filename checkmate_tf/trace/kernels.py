@@ -15,13 +15,18 @@ from .products import products_of
 from .program import Program
 from .rewrites.sums import grappler_sorts
 
-__all__ = ["kernels_of"]
+__all__ = ["kernels_of", "takes_over"]
 
 # Which output takes over the memory of a dying input of the same size.
 _TAKES_OVER = dict.fromkeys(ELEMENTWISE | {"Select", "SelectV2", "LogicalAnd", "LogicalNot", "LogicalOr"}, 0) | {
     "SparseSoftmaxCrossEntropyWithLogits": 1,
     "SoftmaxCrossEntropyWithLogits": 1,
 }
+
+
+def takes_over(op: tf.Operation) -> bool:
+    """Whether a kernel computes into the memory of a dying input, if one is as large as its result."""
+    return op.type in _TAKES_OVER
 
 
 def kernels_of(program: Program, batch: bool = False, folded: Container[tf.Operation] = frozenset()) -> Kernels:
@@ -37,7 +42,7 @@ def kernels_of(program: Program, batch: bool = False, folded: Container[tf.Opera
     """
     pushed = products_of(program).pushed if grappler_sorts() else []
     without = {p.inner: id(p.factor) for p in pushed}
-    beside = {p.outer: id(p.factor) for p in pushed}
+    beside = {p.outer: id(program.source_of(p.factor)) for p in pushed}
     given = program.step.inputs if batch else []
     made = sum(len(op.outputs) + (program.taped_bytes(op) > 0) for node in program.nodes for op in node)
     # id of a traced tensor, or of an operation whose tape holds one -> buffer
@@ -46,7 +51,7 @@ def kernels_of(program: Program, batch: bool = False, folded: Container[tf.Opera
     pieces: list[int] = []
     operations, outputs, reads = [0], [0], [0]
     read: list[int] = []
-    takes_over: list[int] = []
+    into: list[int] = []
     workspaces, before = [0], list[int]()
     workspace: list[int] = []
     for node in program.nodes:
@@ -71,21 +76,21 @@ def kernels_of(program: Program, batch: bool = False, folded: Container[tf.Opera
             elements = [e for t in (*op.inputs, *op.outputs) if (e := _element_bytes(program, t))]
             outputs.append(len(sizes))
             passed_on = program.static.passed_on.get(op)
-            takes_over.append(min(passed_on) if passed_on else _TAKES_OVER.get(op.type, -1))
+            into.append(min(passed_on) if passed_on else _TAKES_OVER.get(op.type, -1))
             own = NOTHING if op in folded else program.scratch.get(op, NOTHING)
             many = max(1, round(own.bytes / max(elements))) if elements else 1  # it keeps lists of its own
             workspace += [*own.before, *own.after] if many == 1 else [own.bytes // many] * many
             before.append(len(own.before) if many == 1 else 0)
             workspaces.append(len(workspace))
-        operations.append(len(takes_over))
+        operations.append(len(into))
     if batch:
         sizes += program.batch_bytes
         pieces += [1] * len(given)
         for counts, most in ((outputs, sizes), (reads, read), (workspaces, workspace)):
             counts.append(len(most))
-        takes_over.append(-1)
+        into.append(-1)
         before.append(0)
-        operations.append(len(takes_over))
+        operations.append(len(into))
     kept = np.zeros(len(sizes), bool)
     for t in program.step.outputs:
         source = program.source_of(t)
@@ -99,7 +104,7 @@ def kernels_of(program: Program, batch: bool = False, folded: Container[tf.Opera
         _integers(sizes),
         _integers(pieces),
         kept,
-        _integers(takes_over),
+        _integers(into),
         _integers(workspaces),
         _integers(before),
         _integers(workspace),

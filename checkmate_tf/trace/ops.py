@@ -66,6 +66,9 @@ _VIEWS_IF_SAME = frozenset(
         "Transpose",
         "Pad",
         "PadV2",
+        "MirrorPad",
+        "Pack",
+        "SpaceToBatchND",
     }
 )
 
@@ -183,7 +186,10 @@ def view_of(op: tf.Operation, output: int) -> int | None:
             return None
         if op.type == "Transpose" and result.shape.num_elements() != 1:
             permutation = tf.get_static_value(op.inputs[1])
-            if permutation is None or list(permutation) != list(range(len(permutation))):
+            if permutation is None or source.shape.rank is None:
+                return None
+            moved = [axis for axis in permutation if source.shape[axis] != 1]  # others may be anywhere
+            if moved != sorted(moved):
                 return None
         same = source.dtype == result.dtype and source.shape.is_fully_defined() and result.shape.is_fully_defined()
         if same and source.shape.num_elements() == result.shape.num_elements():

@@ -9,6 +9,7 @@ import tensorflow as tf
 from ..errors import TraceError
 from ..graph import after_all_below
 from .ops import ELEMENTWISE, SUMS, inputs_of, is_source, is_stateful, view_of, writes_resource
+from .pieces import PIECES
 
 __all__ = [
     "early_updates",
@@ -162,8 +163,8 @@ def _last_reads(order: list[tf.Operation], head: set[tf.Operation]) -> dict[tf.O
 
 
 def _variable(t: tf.Tensor) -> tf.Operation | None:
-    """The handle of the variable whose value a tensor is, seen through views; None if it is another value."""
-    while (source := view_of(t.op, t.value_index)) is not None:
+    """The handle of the variable whose value a tensor is, or may be a piece of; None if it is another value."""
+    while (source := PIECES.get(t.op.type, view_of(t.op, t.value_index))) is not None:
         t = inputs_of(t.op)[source]
     return t.op.inputs[0].op if t.op.type == "ReadVariableOp" else None
 

@@ -73,7 +73,7 @@ def products_of(program: Program) -> Products:
         direct = any(t.op is op for t in inputs_of(outer))
         if scaled or not _has_constant(program, outer):
             continue
-        factors = [program.source_of(t) for t in inputs_of(op)]
+        factors = [program.whole_of(t) for t in inputs_of(op)]
         if all(program.static.bytes_of(t) == program.static.bytes_of(op.outputs[0]) for t in factors):
             first = factors[0] if direct else min(factors, key=lambda t: t.op.name)
             if first.op not in products or len(readers[first.op]) > 1:
@@ -86,14 +86,14 @@ def _readers(program: Program) -> dict[tf.Operation, list[tf.Operation | None]]:
     readers: dict[tf.Operation, list[tf.Operation | None]] = {}
     for op in (op for node in program.nodes for op in node):
         for t in inputs_of(op):
-            readers.setdefault(program.source_of(t).op, []).append(op)
+            readers.setdefault(program.whole_of(t).op, []).append(op)
     for t in program.step.outputs:
-        readers.setdefault(program.source_of(t).op, []).append(None)
+        readers.setdefault(program.whole_of(t).op, []).append(None)
     return readers
 
 
 def _has_constant(program: Program, op: tf.Operation) -> bool:
     """Whether an input is a constant, once shapes are known."""
     known = program.static.tensors
-    given = (known.get(id(source), source) for source in map(program.source_of, inputs_of(op)))
+    given = (known.get(id(source), source) for source in map(program.whole_of, inputs_of(op)))
     return any(tf.get_static_value(t) is not None for t in given)

@@ -21,7 +21,7 @@ from .ops import SUMS, is_read_only, is_stateful, writes_resource
 from .order import is_gradient, waits_of
 from .partition.classes import LARGE, SHAPE, SMALL, classified, runs_when_ready
 from .partition.groups import grouped
-from .partition.memory import Memory, bytes_made, bytes_taped, local_memory, owner_of, readers_of
+from .partition.memory import Memory, bytes_made, bytes_taped, local_memory, owner_of, readers_of, whole_of
 from .partition.merged import merged, read_by_group
 from .partition.trees import gather_trees, within_trees
 from .sizes.static import StaticStep
@@ -75,8 +75,12 @@ class Program:
         return sum(self.batch_bytes)
 
     def source_of(self, t: tf.Tensor) -> tf.Tensor:
-        """The tensor that owns the buffer of `t`, seen through views."""
+        """The tensor that owns the buffer that `t` lies in, seen through views and pieces."""
         return owner_of(t, self.static)
+
+    def whole_of(self, t: tf.Tensor) -> tf.Tensor:
+        """The tensor that has the values of `t` in its own buffer, seen through views, but not through pieces."""
+        return whole_of(t, self.static)
 
     def taped_bytes(self, op: tf.Operation) -> int:
         """Bytes that an operation keeps for its gradient, beside its outputs."""

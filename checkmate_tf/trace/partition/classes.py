@@ -3,7 +3,8 @@
 A step has thousands of operations, most of them tiny. Each operation is one of:
 
 - a *source* (input, constant, read of a variable): it stays in memory and is free to read;
-- a *view* (Reshape, Identity, ...): it shares its input's buffer and belongs to the owner of that;
+- a *view* (Reshape, Identity, a piece along the first dimension, ...): it lies in its input's buffer and belongs to
+  the owner of that;
 - *shape*: shapes alone decide its value (Shape, BroadcastGradientArgs, ...). It runs once, when the values whose shapes
   it reads are first there, and takes no memory worth counting;
 - *small*: its outputs together are below `large_bytes`. Small values are computed once and kept until their last use;
@@ -20,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
-from ..ops import FUSED_LATER, is_source, is_stateful, view_of
+from ..ops import FUSED_LATER, is_source, is_stateful
 from ..sizes.static import StaticStep
 
 __all__ = ["LARGE", "SHAPE", "SMALL", "SOURCE", "VIEW", "classified", "runs_when_ready"]
@@ -36,7 +37,7 @@ def classified(
     for op in operations:
         if is_source(op):
             classes[op] = SOURCE
-        elif op.outputs and all(view_of(static.operations[op], k) is not None for k in range(len(op.outputs))):
+        elif op.outputs and all(static.lies_in(op, k) is not None for k in range(len(op.outputs))):
             classes[op] = VIEW
         elif static.operations[op].type == "Const":  # folded
             classes[op] = SHAPE

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from ...allocator.workspace import NOTHING, Workspace
 from ...errors import DynamicShapeError
-from ..ops import ELEMENTWISE, inputs_of, view_of
+from ..ops import ELEMENTWISE, inputs_of
+from ..pieces import PIECES
 from ..sizes.learned import LEARNED
 from ..sizes.shapes import PYTHON
 from ..sizes.static import StaticStep
@@ -18,7 +19,7 @@ from ..sizes.tapes import taped_bytes
 from ..step import TracedStep
 from .classes import LARGE, SMALL
 
-__all__ = ["Memory", "bytes_made", "bytes_taped", "local_memory", "owner_of", "readers_of"]
+__all__ = ["Memory", "bytes_made", "bytes_taped", "local_memory", "owner_of", "readers_of", "whole_of"]
 
 log = logging.getLogger("checkmate_tf")
 
@@ -55,13 +56,17 @@ class Memory:
 
 
 def owner_of(t: tf.Tensor, static: StaticStep) -> tf.Tensor:
-    """The tensor that owns the buffer of `t`, seen through views."""
-    while True:
-        copy = static.operations.get(t.op)
-        source = view_of(copy, t.value_index) if copy is not None and copy.type == t.op.type else None
-        if source is None:
-            return t
+    """The tensor that owns the buffer that `t` lies in, seen through views and pieces."""
+    while (source := static.lies_in(t.op, t.value_index)) is not None:
         t = inputs_of(t.op)[source]
+    return t
+
+
+def whole_of(t: tf.Tensor, static: StaticStep) -> tf.Tensor:
+    """The tensor that has the values of `t` in its own buffer, seen through views, but not through pieces."""
+    while t.op.type not in PIECES and (source := static.lies_in(t.op, t.value_index)) is not None:
+        t = inputs_of(t.op)[source]
+    return t
 
 
 def bytes_made(operations: list[tf.Operation], static: StaticStep) -> dict[tf.Operation, int]:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from ..ops import ELEMENTWISE, SUMS, inputs_of, view_of
+from ..pieces import PIECES
 
 __all__ = ["gather_trees", "in_trees", "within_trees"]
 
@@ -123,8 +124,8 @@ def _is_light(
         seen = t
         while (source := view_of(seen.op, seen.value_index)) is not None:
             seen = inputs_of(seen.op)[source]
-        if large(seen.op):
-            of.append(t.op if seen is t else None)  # who else reads what a view looks at is not known
+        if large(seen.op) or seen.op.type in PIECES:  # who else reads what a view looks at is not known
+            of.append(t.op if seen is t and large(seen.op) else None)
     return len(of) < 2 and all(p is not None and len(readers.get(p, [])) == 1 for p in of)
 
 

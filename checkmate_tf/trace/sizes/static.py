@@ -17,8 +17,9 @@ from tensorflow.python.framework import func_graph, ops
 from tensorflow.python.ops import handle_data_util
 
 from ...errors import TraceError
-from ..ops import ELEMENTWISE, copy_attributes, inputs_of, is_stateful
+from ..ops import ELEMENTWISE, copy_attributes, inputs_of, is_stateful, view_of
 from ..order import topological
+from ..pieces import PIECES, piece_of
 from ..step import TracedStep
 from .learned import LEARNED, learn_shapes
 from .loops import LOOPS, copy_functions, function_graph, list_sizes, pushes_back, root_of, step_of, trip_count
@@ -64,6 +65,19 @@ class StaticStep:
     given_back: Set[int] = frozenset()
     bounded: bool = False
     seen: bool = False
+    _pieces: dict[tf.Operation, int | None] = field(default_factory=dict, repr=False)
+
+    def lies_in(self, op: tf.Operation, output: int) -> int | None:
+        """Index of the input of a traced operation in whose buffer a result lies; None if it has one of its own."""
+        copy = self.operations.get(op)
+        if copy is None or copy.type != op.type:  # folded
+            return None
+        source = view_of(copy, output)
+        if source is not None or op.type not in PIECES:
+            return source
+        if op not in self._pieces:
+            self._pieces[op] = piece_of(copy)
+        return self._pieces[op]
 
     def bytes_of(self, t: tf.Tensor) -> int | None:
         """Bytes of a traced tensor for the static batch; None if they cannot be known."""

@@ -176,10 +176,12 @@ def _functions_only_read(op: tf.Operation) -> bool:
 def view_of(op: tf.Operation, output: int) -> int | None:
     """Index of the input whose buffer this output shares, or None if it has a buffer of its own.
 
-    Shapes are read from the operation's own graph: give the one with the static batch.
+    Shapes are read from the operation's own graph: give the one with the static batch, if there is one.
     """
     if op.type in _VIEWS:
         return output if op.type == "IdentityN" else 0
+    if op.type == "Sum" and _sums_nothing(op):
+        return 0
     if op.type in _VIEWS_IF_SAME and op.inputs:
         source, result = op.inputs[0], op.outputs[output]
         if op.type in ("AddN", "ConcatV2") and len(op.inputs) > (1 if op.type == "AddN" else 2):
@@ -195,3 +197,19 @@ def view_of(op: tf.Operation, output: int) -> int | None:
         if same and source.shape.num_elements() == result.shape.num_elements():
             return 0
     return None
+
+
+def _sums_nothing(op: tf.Operation) -> bool:
+    """Whether a sum in the gradient of an operation that may broadcast leaves the gradient as it is.
+
+    It does where its own operand is not broadcast. Sizes that are open are those of the batch, in both operands.
+    """
+    axes = op.inputs[1]
+    if axes.op.type != "BroadcastGradientArgs" or any(t.op.type != "Shape" for t in axes.op.inputs):
+        return False
+    shapes = [t.op.inputs[0].shape for t in axes.op.inputs]
+    mine, other = shapes[axes.value_index], shapes[1 - axes.value_index]
+    if mine.rank is None or other.rank is None or mine.rank < other.rank:
+        return False
+    theirs = [1] * (mine.rank - other.rank) + other.as_list()
+    return all(a != 1 or b == 1 for a, b in zip(mine.as_list(), theirs, strict=True))

@@ -26,24 +26,24 @@ _AXIS = {"Split": 0, "SplitV": 2}  # the input that says along which dimension i
 def piece_of(op: tf.Operation) -> int | None:
     """Index of the input that all results are pieces of; None if they have buffers of their own.
 
-    Shapes and bounds are read from the operation's own graph: give the one with the static batch.
+    Shapes and bounds are read from the operation's own graph: give the one with the static batch, if there is one.
     """
     index = PIECES.get(op.type)
     if index is None:
         return None
-    source, result = op.inputs[index], op.outputs[0]
-    if not (source.shape.is_fully_defined() and result.shape.is_fully_defined()) or 0 in source.shape:
-        return None
-    if source.dtype in (tf.string, tf.variant, tf.resource):
+    source, shape = op.inputs[index], op.inputs[index].shape
+    if shape.rank is None or 0 in shape.as_list() or source.dtype in (tf.string, tf.variant, tf.resource):
         return None
     if op.type in ("Slice", "StridedSlice"):
-        begin, length = _begin(op, source), result.shape.num_elements()
-        whole = length == source.shape.num_elements()
-        return index if begin is not None and (whole or _is_aligned(source, begin, length)) else None
+        length = op.outputs[0].shape.num_elements()
+        begin = _begin(op, source) if length is not None and shape.is_fully_defined() else None
+        if begin is None:
+            return None
+        return index if length == shape.num_elements() or _is_aligned(source, begin, length) else None
     if op.type in _AXIS and len(op.outputs) == 1:
         return index
     axis = op.get_attr("axis") if op.type == "Unpack" else tf.get_static_value(op.inputs[_AXIS[op.type]])
-    along_first = axis is not None and int(axis) in (0, -source.shape.rank)
+    along_first = axis is not None and int(axis) in (0, -shape.rank)
     return index if along_first and _rows_are_aligned(source) else None
 
 
@@ -55,13 +55,13 @@ def _is_aligned(source: tf.Tensor, begin: int, length: int) -> bool:
 
 
 def _rows_are_aligned(source: tf.Tensor) -> bool:
-    """Whether what lies at each index of the first dimension begins where a piece can."""
+    """Whether what lies at each index of the first dimension begins where a piece can, whatever sizes are open."""
     return source.shape.rank > 1 and _row(source.shape) * source.dtype.size % _ALIGNED == 0
 
 
-def _row(shape: Sequence[int]) -> int:
-    """Elements at an index of the first dimension."""
-    return math.prod(shape[1:])
+def _row(shape: Sequence[int | None]) -> int:
+    """Elements at an index of the first dimension, or what they are a multiple of where sizes are open."""
+    return math.prod(size for size in shape[1:] if size is not None)
 
 
 def _begin(op: tf.Operation, source: tf.Tensor) -> int | None:

@@ -68,6 +68,14 @@ def test_what_shares_memory_here_does_in_the_runtime(name):
     assert own > 4096 and said == (added < own / 2)
 
 
+def test_sizes_that_are_open_need_not_be_known_to_divide():
+    with tf.Graph().as_default():
+        for inner, piece in ((16, 1), (15, None)):
+            x = tf.compat.v1.placeholder(tf.float32, [2, None, inner])
+            assert piece_of(tf.split(x, 2)[0].op) == piece
+            assert piece_of(tf.unstack(x)[0].op) == (None if piece is None else 0)
+
+
 def test_bounds_that_are_not_known_are_no_pieces():
     with tf.Graph().as_default():
         x, k = tf.compat.v1.placeholder(tf.float32, FULL), tf.compat.v1.placeholder(tf.int32, [])
@@ -123,4 +131,6 @@ def test_plans_take_what_is_foreseen_with_the_same_numbers(strict, monkeypatch):
     for attempt in report.attempts:
         most = 0.02 if attempt.strict else 0.1
         assert abs(attempt.measured_bytes - attempt.placed_bytes) < most * attempt.placed_bytes
-    assert_same_after(lambda m: m.fit(*_data(96), batch_size=32, epochs=2, shuffle=False, verbose=0).history, model, plain)
+    assert_same_after(
+        lambda m: m.fit(*_data(96), batch_size=32, epochs=2, shuffle=False, verbose=0).history, model, plain
+    )

@@ -10,8 +10,13 @@ import pytest
 os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
 import tensorflow as tf
 
+from checkmate_tf.emit.emit import emit
+from checkmate_tf.emit.ordering import Strict
+from checkmate_tf.schedule import keep_all
 from checkmate_tf.trace.ops import inputs_of
+from checkmate_tf.trace.program import build_program
 from checkmate_tf.trace.rewrites.sums import emit_sum, order_of_terms
+from checkmate_tf.trace.sizes.static import with_static_batch
 from checkmate_tf.trace.step import trace_step
 
 
@@ -130,6 +135,44 @@ def test_the_kernel_begins_with_what_it_can_add_to(places, grappler, request):
         return emit_sum([made[places[k]] for k in order], "sum")
 
     np.testing.assert_array_equal(in_twos(y).numpy(), expected.numpy())
+
+
+def _given_twice(x):
+    """The gradient of `x`: one term each of two additions and a tanh. As nothing is broadcast, two are one buffer."""
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = x + (x + 1000.0 * tf.tanh(x))
+        loss = tf.reduce_sum(tf.exp(tf.sin(y)) * y)
+    return tape.gradient(loss, x)
+
+
+def _of_pieces(x):
+    first, second = tf.split(tf.tanh(tf.reshape(x, (2, -1, 16))), 2)
+    return tf.add_n([first, second, 1000.0 * tf.sin(3 * first)])
+
+
+def _broadcast(x):
+    """Here a sum of a gradient does add: one operand is a row."""
+    row = tf.reduce_mean(x, axis=0, keepdims=True)
+    with tf.GradientTape() as tape:
+        tape.watch(row)
+        y = row + (x + row * row) + 1000.0 * tf.tanh(row)
+        loss = tf.reduce_sum(tf.exp(tf.sin(y)) * y)
+    return tape.gradient(loss, row)
+
+
+@pytest.mark.parametrize("step", [_given_twice, _of_pieces, _broadcast])
+def test_what_lies_in_one_buffer_is_no_term_to_begin_with(step, no_grappler):
+    """The batch dimension is open, so that only the runtime sees that a sum of a gradient adds nothing."""
+    spec, x = tf.TensorSpec([None, 16]), np.random.default_rng(0).normal(size=(64, 16)).astype("float32")
+    plain = tf.function(step, autograph=False, input_signature=[spec])
+    sums = [op for op in plain.get_concrete_function().graph.get_operations() if op.type == "AddN"]
+    assert any(len(op.inputs) > 2 for op in sums)
+    traced = trace_step(step, spec)
+    program = build_program(traced, with_static_batch(traced, [tf.TensorShape(x.shape)]), "sums")
+    plan = keep_all(program.graph).plan
+    ours = tf.function(lambda given: emit(program, plan, Strict(), [given]), autograph=False, input_signature=[spec])
+    np.testing.assert_array_equal(ours(x).numpy(), plain(x).numpy())
 
 
 def test_terms_of_one_gradient_are_made_one_at_a_time():

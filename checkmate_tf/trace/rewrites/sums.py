@@ -19,6 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from ..ops import SUMS, inputs_of, is_source, view_of
+from ..pieces import piece_of
 from .edges import put_in_place
 
 __all__ = ["emit_sum", "grappler_sorts", "order_of_terms", "split_sums"]
@@ -111,10 +112,13 @@ def grappler_sorts() -> bool:
 
 
 def _source(t: tf.Tensor) -> tf.Tensor:
-    """The tensor that owns the buffer."""
-    while (source := view_of(t.op, t.value_index)) is not None:
+    """The tensor that owns the buffer that `t` lies in."""
+    while True:
+        source = view_of(t.op, t.value_index)
+        source = piece_of(t.op) if source is None else source
+        if source is None:
+            return t
         t = inputs_of(t.op)[source]
-    return t
 
 
 def _count(tensors: Sequence[tf.Tensor], wanted: tf.Tensor) -> int:

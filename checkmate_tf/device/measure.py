@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from ..allocator.steps import of_a_kind
 from ..report import Peak
-from ..trace.step import TracedStep
 
 __all__ = [
     "HOW_TO_MEASURE",
@@ -33,7 +32,6 @@ __all__ = [
     "fed_as_by_fit",
     "find_device",
     "measure_peak",
-    "moved_by_steps",
     "put_back",
     "ran_out",
 ]
@@ -66,7 +64,6 @@ _ALIKE_STEPS, _ALIKE = 4, 0.002  # so many steps whose peaks differ by no more t
 _OF_A_KIND = 3  # and so many of each kind: two kinds may look alike by chance, where steps take either of two peaks
 _HALF_STEPS = 3  # at least, where half of the seconds are over before half of the steps
 _APART = 2  # times what the first half of the steps differ by: what later ones are not expected to exceed
-_MOVING = ("Iterator", "LookupTableInsert", "LookupTableImport", "LookupTableRemove", "Queue", "Barrier")  # types begin
 
 
 @dataclass(frozen=True)
@@ -223,17 +220,6 @@ def captured_variables(captures: Sequence[tuple[Any, tf.Tensor]]) -> list[_Captu
         if internal.dtype == tf.resource and data is not None and data.is_set and data.shape_and_type:
             found[id(external)] = _Captured(external, tf.as_dtype(data.shape_and_type[0].dtype))
     return list(found.values())
-
-
-def moved_by_steps(step: TracedStep) -> str:
-    """Find what changes a resource other than a variable, such as an iterator or a table. That cannot be undone.
-
-    Returns
-    -------
-    str
-        The type and name of an operation, empty if there is none.
-    """
-    return next((f"{op.type} {op.name}" for op in step.operations if op.type.startswith(_MOVING)), "")
 
 
 @dataclass(frozen=True, eq=False)

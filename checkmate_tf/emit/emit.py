@@ -50,6 +50,7 @@ from ..trace.rewrites.sums import grappler_sorts
 from ..trace.sizes.folded import computed_in_each_step
 from ..trace.sizes.loops import LOOPS, copy_functions
 from .ordering import Order, Strict, needed_waits
+from .stand_in import StandIns
 
 __all__ = ["Copies", "Emission", "emit"]
 
@@ -157,6 +158,7 @@ class Emission:
         self.value_read: dict[tf.Operation, list[tf.Operation]] = {}  # handle -> copies that read it
         self.unfused: dict[int, _Unfused] = {}  # id of the gradient that a BiasAddGrad has read
         self.read: dict[tf.Operation, list[int]] = {}  # what BiasAddGrad may be fused with -> ids of its newest inputs
+        self.stand_ins = StandIns(program)
         self.index: tf.Tensor | None = None  # 0, but TensorFlow does not know that
         self.maker: dict[int, tf.Operation] = {}  # id of a tensor -> the copy that owns its buffer
         for given, t in zip(program.step.inputs, inputs, strict=True):
@@ -336,15 +338,10 @@ class Emission:
                 with self.graph.control_dependencies([self.barriers[self.wait]]), self.graph.device(op.device or None):
                     inputs[k] = tf.identity(inputs[k], name="checkmate/gate")
             after = max(after, self.wait)
+        if op in self.program.left_out:
+            controls += [made for t in inputs if (made := self.maker.get(id(t))) is not None]
         with self.graph.control_dependencies(controls), self.graph.device(op.device or None):
-            copy = self.graph._create_op_internal(
-                op.type,
-                inputs,
-                [t.dtype for t in op.outputs],
-                attrs=copy_attributes(op),
-                name=op.name,
-                op_def=op.op_def,
-            )
+            copy = self._copied(op, inputs)
         self.current[op] = self._held(op, copy, inputs)
         view = self.program.classes.get(op) == VIEW
         for k, t in enumerate(self.current[op]):
@@ -360,20 +357,28 @@ class Emission:
             if owner.type == "ReadVariableOp":
                 self.value_read.setdefault(owner.inputs[0].op, []).append(copy)
 
+    def _copied(self, op: tf.Operation, inputs: Sequence[tf.Tensor]) -> tf.Operation:
+        """The copy itself; or what stands for an operation that is left out."""
+        if op in self.program.left_out:
+            return self.stand_ins.emit(op, inputs)
+        types, attributes = [t.dtype for t in op.outputs], copy_attributes(op)
+        return self.graph._create_op_internal(op.type, inputs, types, attrs=attributes, name=op.name, op_def=op.op_def)
+
     def _held(self, op: tf.Operation, copy: tf.Operation, inputs: list[tf.Tensor]) -> list[tf.Tensor]:
         """The results of a copy, which holds pieces that it reads until it has run.
 
         Else it may compute into a piece that nobody else reads, and the whole buffer stays as long as the result.
         """
+        results = list(copy.outputs)
         if not takes_over(op):
-            return list(copy.outputs)
+            return results
         pieces = [
             inputs[k] for k, t in enumerate(inputs_of(op)) if self.program.whole_of(t) is not self.program.source_of(t)
         ]
         if not pieces:
-            return list(copy.outputs)
+            return results
         with self.graph.control_dependencies(None), self.graph.device(op.device or None):
-            return tf.raw_ops.IdentityN(input=[*copy.outputs, *pieces], name="checkmate/held")[: len(copy.outputs)]
+            return list(tf.raw_ops.IdentityN(input=[*results, *pieces], name="checkmate/held")[: len(results)])
 
     def _not_folded(self, t: tf.Tensor) -> tf.Tensor:
         """A constant that TensorFlow takes for none. What is made of it is computed in each step, and not kept."""

@@ -16,8 +16,9 @@ import numpy as np
 import tensorflow as tf
 
 from ..device.before import memory_before
+from ..device.effects import left_out, moved_by_steps
 from ..device.examples import examples
-from ..device.measure import Fed, captured_variables, fed_as_by_fit, measure_peak, moved_by_steps
+from ..device.measure import Fed, captured_variables, fed_as_by_fit, measure_peak
 from ..emit.emit import Copies
 from ..emit.ordering import Order, Within
 from ..errors import InfeasibleBudgetError, JitCompileError, PlanError
@@ -250,13 +251,14 @@ def runnable(job: Job, plan: Plan, order: Order, told: Callable[[Copies], None] 
         If the step must not be run.
     """
     program = job.subject.program
+    moved = moved_by_steps(program)
+    if moved:
+        raise NotMeasurable(f"steps do more than to read and to assign variables ({moved}), which cannot be undone")
+    silent = replace(job.subject, program=replace(program, left_out=left_out(program)))
 
     def planned(*inputs: tf.Tensor) -> Any:
-        return job.subject.emit(plan, order, inputs, jit_compile=job.options.jit_compile, told=told)
+        return silent.emit(plan, order, inputs, jit_compile=job.options.jit_compile, told=told)
 
-    moved = moved_by_steps(program.step)
-    if moved:
-        raise NotMeasurable(f"steps read from or write to more than variables ({moved}), which cannot be undone")
     traced = program.step.inputs
     batch, came = examples([program.static.tensors[id(t)] for t in traced], job.options.sample), job.options.came
     others = []

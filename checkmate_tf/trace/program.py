@@ -7,7 +7,7 @@ value come right after it: first those that run as soon as they can.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +51,7 @@ class Program:
         A part of `graph.constant_bytes`. `input_bytes` are another; large constants are the rest.
     scratch : dict from operation to what its kernel takes for itself, where there is any
     tapes : dict from a gradient to the operation that keeps something for it
+    left_out : set of operations that an emitted step does without, with zeros for what others read (`device.effects`)
     """
 
     step: TracedStep
@@ -63,6 +64,7 @@ class Program:
     variable_bytes: int
     scratch: Mapping[tf.Operation, Workspace] = field(default_factory=dict)
     tapes: Mapping[tf.Operation, tf.Operation] = field(default_factory=dict)
+    left_out: Set[tf.Operation] = frozenset()
 
     @property
     def batch_bytes(self) -> list[int]:

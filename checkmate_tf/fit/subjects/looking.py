@@ -10,7 +10,8 @@ from typing import Any
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from ...device.measure import Device, captured_variables, moved_by_steps, put_back
+from ...device.effects import moved_by
+from ...device.measure import Device, captured_variables, put_back
 from ...trace.ops import copy_attributes, inputs_of
 from ...trace.sizes.loops import copy_functions
 from ...trace.sizes.shapes import PYTHON
@@ -46,9 +47,9 @@ def looked_at(
     (list of shapes, list of int), or None
         None if the step must not be run, or fails on this batch.
     """
-    if moved_by_steps(step) or step.call_time:
-        return None
     needed = _needed(step, [*tensors, *scalars])
+    if moved_by(needed) or step.call_time:
+        return None
 
     def look(*given: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         copies = _copied(step, given, needed)

@@ -47,7 +47,7 @@ def inferred_shape(op: tf.Operation, copy: tf.Operation, known: Known) -> tf.Ten
 
 
 def python_shapes(op: tf.Operation, copy: tf.Operation, shape_of: Shapes) -> list[tf.TensorShape]:
-    """The shapes of what a Python function returns: those told by `set_shape`, with the batch of its inputs.
+    """The shapes of what a Python function returns: as told by `set_shape` or `ensure_shape`, with its inputs' batch.
 
     The gradient of such a function gives what is like its inputs. It waits for the function, by a control edge.
 
@@ -58,7 +58,7 @@ def python_shapes(op: tf.Operation, copy: tf.Operation, shape_of: Shapes) -> lis
     shape_of : callable
         The static shape of a traced tensor.
     """
-    told = [t.shape for t in op.outputs]
+    told = [_ensured(t) for t in op.outputs]
     batches = {t.shape[0] for t in copy.inputs if t.shape.rank}
     if len(batches) == 1:
         told = [tf.TensorShape([*batches, *t[1:]]) if t.rank and t[0] is None else t for t in told]
@@ -66,6 +66,15 @@ def python_shapes(op: tf.Operation, copy: tf.Operation, shape_of: Shapes) -> lis
         if before.type in PYTHON and [t.dtype for t in before.inputs] == [t.dtype for t in op.outputs]:
             return [t if t.rank is not None else shape_of(s) for t, s in zip(told, inputs_of(before), strict=True)]
     return told
+
+
+def _ensured(t: tf.Tensor) -> tf.TensorShape:
+    """The shape of a tensor, with what is read of it through `ensure_shape`."""
+    shape = t.shape
+    for reader in t.consumers():
+        if reader.type == "EnsureShape":
+            shape = shape.merge_with(reader.outputs[0].shape)
+    return shape
 
 
 def largest_shapes(op: tf.Operation, copy: tf.Operation, known: Known) -> list[tf.TensorShape]:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from ..allocator.bfc import state_of_chunks
 from ..allocator.memory import Memory, with_more
 from ..allocator.sequence import Kernels
+from ..errors import PlanError
 from .measure import Device
 from .memory_map import memory_map
 from .record import NotRecorded
@@ -40,8 +41,8 @@ def memory_before(device: Device, kernels: Kernels, coming: Sequence[int], first
     try:
         lies = memory_map(device)
         allocator = allocator_of(device)
-    except (NotRecorded, *_UNREADABLE) as error:
+        state = with_more(allocator, state_of_chunks(allocator, lies.address, lies.size, lies.in_use), coming)
+    except (NotRecorded, PlanError, *_UNREADABLE) as error:
         _log.info("the allocator of %s has no model here: %s", device.name, error)
         return None
-    state = state_of_chunks(allocator, lies.address, lies.size, lies.in_use)
-    return Memory(allocator, with_more(allocator, state, coming), kernels, first)
+    return Memory(allocator, state, kernels, first)

@@ -25,6 +25,7 @@ from ..allocator.steps import of_a_kind
 from ..report import Peak
 
 __all__ = [
+    "CPU_LIMIT",
     "HOW_TO_MEASURE",
     "Device",
     "Fed",
@@ -35,6 +36,9 @@ __all__ = [
     "put_back",
     "ran_out",
 ]
+
+CPU_LIMIT = 64 * 2**30
+"""Bytes that the allocator of a CPU takes at most, where nothing else is set in the environment."""
 
 HOW_TO_MEASURE = (
     "this process's CPU allocator keeps no statistics, or none of small pieces; set TF_CPU_ALLOCATOR_USE_BFC=true in "
@@ -146,7 +150,7 @@ def _limit(name: str) -> int:
     given = os.environ.get("TF_CPU_BFC_MEM_LIMIT_IN_MB", "")
     if given.isdigit() and int(given) > 0:
         return int(given) * 2**20
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(CPU_LIMIT, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 @functools.cache  # to list devices takes long, and a limit stays what it was when TensorFlow started

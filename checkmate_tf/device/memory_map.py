@@ -23,13 +23,13 @@ import tensorflow as tf
 from google.protobuf import message
 from numpy.typing import NDArray
 
-from .measure import HOW_TO_MEASURE, Device
+from .measure import CPU_LIMIT, HOW_TO_MEASURE, Device
 from .record import NotRecorded
 
 __all__ = ["MemoryMap", "memory_map"]
 
 _PLACE = "TF_BFC_MEMORY_DUMP"  # TensorFlow's own: where to write maps
-_MORE = 2  # times the limit
+_MORE = 2  # times the limit, and times what a CPU's allocator has where the machine has less
 _SECONDS, _PAUSE = 5.0, 0.002  # to wait for a map at most, and between two looks
 
 
@@ -66,7 +66,7 @@ def memory_map(device: Device) -> MemoryMap:
     from tensorflow.core.protobuf import bfc_memory_map_pb2  # no part of TensorFlow's public interface
 
     with tf.init_scope(), tf.device(f"/{device.name}"):
-        shape = tf.constant([_MORE * device.limit_bytes // 2**20 + 1, 2**20])
+        shape = tf.constant([_MORE * max(device.limit_bytes, CPU_LIMIT) // 2**20 + 1, 2**20])
     own = int(np.asarray(memoryview(shape)).__array_interface__["data"][0])  # given back when the thread ends
     with tempfile.TemporaryDirectory() as folder:
         before = os.environ.get(_PLACE)

@@ -199,6 +199,7 @@ def _least_known(state: State) -> InfeasibleBudgetError:
             named.append((outcome.schedule.peak_bytes, outcome.schedule.sequence.tolist()))
         elif outcome.sequence is not None and not asked.placed:
             named.append((outcome.minimum_bytes, list(outcome.sequence)))
+    named += [(found.schedule.peak_bytes, found.schedule.sequence.tolist()) for found in state.least.values()]
     peak, sequence = min(named, key=lambda n: n[0])
     return InfeasibleBudgetError("the least that is known", peak, peak, proven=False, sequence=sequence)
 

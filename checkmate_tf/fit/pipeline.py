@@ -22,7 +22,7 @@ from ..graph import Graph
 from ..paging import without_host
 from ..schedule import Schedule, keep_all, schedule_from_dict
 from ..trace.kernels import kernels_of
-from ..units import Budget
+from ..units import Budget, format_bytes
 from .finding import SEARCHED
 from .job import Job, Ledger, Subject
 from .options import PlanOptions
@@ -161,6 +161,14 @@ def plan_again(
     come = device.foreign_bytes(planned.program.variable_bytes)
     resident = max(0, come - report.foreign_bytes)  # part of every measurement from now on
     reserved = max(0, peak_bytes - batch_bytes - (report.sure_bytes or report.predicted_peak_bytes) - resident)
+    if reserved >= report.budget_bytes:
+        raise InfeasibleBudgetError(
+            f"what else is on the device takes {format_bytes(reserved)}, and the budget is "
+            f"{format_bytes(report.budget_bytes)}: raise it to {format_bytes(peak_bytes)}, or let other work free more",
+            report.budget_bytes,
+            peak_bytes,
+            proven=False,
+        )
     job = Job(planned.subject, report.budget_bytes - reserved, device, options, _places(distribution))
     if distribution is None:
         if batch_bytes:

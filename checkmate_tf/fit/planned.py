@@ -167,6 +167,7 @@ def _found(job: Job, ledger: Ledger, found: Candidate) -> dict[str, Any]:
         "plain_cost": job.subject.plain_cost,
         "seconds": ledger.seconds,
         **placed_fields(job.memory, found.schedule),
+        **({} if found.placed is None else {"placed_peak_bytes": found.placed.peak_bytes}),  # in the order of the plan
     }
 
 

@@ -174,6 +174,13 @@ def test_an_allocator_that_counts_large_pieces_alone_is_not_measured(asked, foun
         assert done.stdout.split()[-1] == found
 
 
+@pytest.mark.parametrize(("machine", "limit"), [(24 * 2**30, 24 * 2**30), (256 * 2**30, 64 * 2**30)])
+def test_the_limit_of_the_cpu_where_none_is_set(monkeypatch, machine, limit):
+    monkeypatch.delenv("TF_CPU_BFC_MEM_LIMIT_IN_MB", raising=False)
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": machine // 4096}.__getitem__)
+    assert find_device().limit_bytes == limit
+
+
 @pytest.mark.parametrize("device", ["CPU:0", "GPU:0"])
 def test_batches_of_several_sizes_take_turns(device):
     batch, other = [np.ones([4], np.float32)], [np.ones([3], np.float32)]

@@ -136,6 +136,12 @@ def test_a_map_of_another_time_is_noticed():
         replayed(recorded, Bfc(device.limit_bytes), None)
 
 
+def test_a_map_comes_whatever_the_machine_has():
+    """The allocator of a CPU takes 64 GiB at most, and the system may grant what is asked for below that."""
+    device = find_device()
+    assert len(memory_map(replace(device, limit_bytes=2**30)).address) > 0
+
+
 def test_the_model_of_a_device_is_looked_up(monkeypatch):
     device = find_device()
     assert allocator_of(device) == Bfc(device.limit_bytes, growth=True, collecting=False)

@@ -485,6 +485,25 @@ def test_other_schedules_of_least_peak_are_tried_near_the_budget():
     assert isinstance(actions[-1], Refuse) and "was kept by none of 5 plans" in str(actions[-1].error)
 
 
+def test_a_solver_that_names_no_schedule_is_refused():
+    """The allocator's model was wrong, the plan of least peak comes near the budget, and no error has a sequence."""
+    budget = 1_000_000
+    state = begin(limits_for(budget, modelled=True), TRIES)
+    least = Found(Offer(budget, BASE), Placed(int(1.3 * budget), int(1.3 * budget), failed=False))
+    while not isinstance(action := decide(state), Refuse):
+        if isinstance(action, Solve):
+            sequence = [0] if action.placed else None
+            error = InfeasibleBudgetError("none", action.target_bytes, 2 * budget, proven=False, sequence=sequence)
+            state = state.solved(action, error)
+        elif isinstance(action, SolveLeast):
+            state = state.solved_least(action, least)
+        else:
+            peak = Peak(int(1.03 * budget), int(1.03 * budget), 0.1)
+            placed = None if action.found.placed is None else action.found.placed.peak_bytes
+            state = state.measured(action, Attempt(0, budget, peak, 0.0, strict=action.strict, placed_bytes=placed))
+    assert "was kept by none" in str(action.error)
+
+
 def test_a_refusal_below_a_hard_limit_names_the_limit():
     limits = limits_for(LEAST + 5000, LEAST + 5000)
     actions, _ = carried_out(begin(limits, TRIES), Allocator(0.0, 0.0, limit_bytes=LEAST + 5000))

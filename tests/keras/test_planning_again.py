@@ -51,6 +51,16 @@ def test_what_others_took_before_training_is_not_planned_for():
     assert not report.replanned and not report.exceeded_bytes and 0 < report.training_peak_bytes <= budget
 
 
+def test_what_takes_more_than_the_budget_beside_it_is_said(monkeypatch, no_grappler, caplog):
+    measures(monkeypatch, 0)
+    model = make(DENSE)
+    first = compile_quickly(model, DENSE, verify=True, budget=0.95).checkmate
+    crowd(monkeypatch, [3 * first.budget_bytes])
+    train(model, DENSE)
+    assert "no other plan: what else is on the device takes" in caplog.text
+    assert model.checkmate.schedule is first.schedule
+
+
 @pytest.mark.long
 def test_a_strict_plan_is_made_anew_in_strict_order(monkeypatch, no_grappler):
     def measure(job, plan, order, most_bytes):

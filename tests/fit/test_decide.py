@@ -489,7 +489,7 @@ def test_a_solver_that_names_no_schedule_is_refused():
     """The allocator's model was wrong, the plan of least peak comes near the budget, and no error has a sequence."""
     budget = 1_000_000
     state = begin(limits_for(budget, modelled=True), TRIES)
-    least = Found(Offer(budget, BASE), Placed(int(1.3 * budget), int(1.3 * budget), failed=False))
+    least = Found(Offer(budget, BASE), Placed(int(1.3 * budget), int(1.3 * budget), False))
     while not isinstance(action := decide(state), Refuse):
         if isinstance(action, Solve):
             sequence = [0] if action.placed else None

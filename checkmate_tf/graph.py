@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
+from operator import index
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .errors import CostError, GraphError
+from .units import MOST_BYTES
 
 __all__ = ["BACKWARD", "FORWARD", "LOSS", "Graph", "Host", "after_all_below"]
 
 FORWARD, LOSS, BACKWARD = 0, 1, 2
+
+_COLUMNS = {
+    "kinds": np.int8, "costs": np.float64, "sizes": np.int64, "workspace": np.int64, "held": np.int64,
+    "recompute_until": np.int64,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,8 +108,9 @@ class Graph:
     Raises
     ------
     GraphError
-        If lengths differ, a node reads one that is not before it, or a size is negative. If a node that copies does
-        not read just one value of the device, is read, or is the second for a value.
+        If lengths differ, a node reads one that is not before it, or a size is negative or no whole number. If bytes
+        or costs are too many to be added up. If a node that copies does not read just one value of the device, is read,
+        or is the second for a value.
     CostError
         If a cost is negative or not finite.
     """
@@ -125,17 +134,13 @@ class Graph:
         n = len(self.names)
         put = lambda key, value: object.__setattr__(self, key, value)  # noqa: E731 - the one way to normalise a frozen value
         put("names", tuple(self.names))
-        put("inputs", _rows(self.inputs))
-        put("waits", _rows([()] * n if self.waits is None else self.waits))
-        put("kinds", _column(self.kinds, np.int8))
-        put("costs", _column(self.costs, np.float64))
-        put("sizes", _column(self.sizes, np.int64))
-        put("workspace", _column(np.zeros(n) if self.workspace is None else self.workspace, np.int64))
-        put(
-            "recompute_until",
-            _column(np.full(n, n) if self.recompute_until is None else self.recompute_until, np.int64),
-        )
-        put("held", _column(np.zeros(n) if self.held is None else self.held, np.int64))
+        defaults = {"workspace": 0, "held": 0, "recompute_until": n}
+        for key, dtype in _COLUMNS.items():
+            given = getattr(self, key)
+            put(key, self._column(key, np.full(n, defaults[key]) if given is None else given, dtype))
+        put("inputs", self._rows("inputs", self.inputs))
+        put("waits", self._rows("waits", [()] * n if self.waits is None else self.waits))
+        put("constant_bytes", int(self._column("constant_bytes", [self.constant_bytes], np.int64)[0]))
         for key in ("inputs", "waits", "kinds", "costs", "sizes", "workspace", "recompute_until", "held"):
             if len(getattr(self, key)) != n:
                 raise GraphError(f"graph {self.name!r}: {key} has {len(getattr(self, key))} entries for {n} nodes")
@@ -160,8 +165,33 @@ class Graph:
             )
         if (self.sizes < 0).any() or (self.held < 0).any() or (self.workspace < -self.sizes).any():
             raise GraphError(f"graph {self.name!r}: a size is negative, or a workspace below minus the size")
+        if self.constant_bytes < 0 or not np.isin(self.kinds, (FORWARD, LOSS, BACKWARD)).all():
+            raise GraphError(f"graph {self.name!r}: constant_bytes is negative, or a kind is none of the three")
+        most = self.constant_bytes + sum(int(column.sum(dtype=object)) for column in (self.sizes, self.held))
+        if max(most, int(np.abs(self.workspace).sum(dtype=object))) > MOST_BYTES or not np.isfinite(self.base_cost):
+            raise GraphError(f"graph {self.name!r}: its bytes or its costs are too many to be added up")
         if self.host is not None:
             self._check_copies(self.host)
+
+    def _column(self, key: str, values: object, dtype: type) -> NDArray:
+        """A value for each node, read-only. Nothing is rounded."""
+        with np.errstate(invalid="ignore"), contextlib.suppress(TypeError, ValueError, OverflowError):
+            given = np.asarray(values)
+            column: NDArray = given.astype(dtype)
+            if given.ndim == 1 and (dtype is np.float64 or np.array_equal(column, given)):
+                column.setflags(write=False)
+                return column
+        kind = "numbers" if dtype is np.float64 else "whole numbers"
+        raise GraphError(f"graph {self.name!r}: {key} must be {kind} of 64 bits at most, one for each node")
+
+    def _rows(self, key: str, rows: Sequence[Collection[int]]) -> tuple[tuple[int, ...], ...]:
+        """Indices of nodes for each node, sorted, each once."""
+        try:
+            return tuple(tuple(sorted({index(i) for i in row})) for row in rows)
+        except TypeError:
+            raise GraphError(
+                f"graph {self.name!r}: {key} must be rows of indices of nodes, one for each node"
+            ) from None
 
     def _check_copies(self, host: Host) -> None:
         copied = [row[0] for row in self.inputs[host.first :] if len(row) == 1 and row[0] < host.first]
@@ -218,13 +248,3 @@ class Graph:
     def with_costs(self, costs: NDArray[np.float64], unit: str) -> Graph:
         """The same graph with other costs."""
         return replace(self, costs=costs, cost_unit=unit)
-
-
-def _rows(rows: Sequence[Collection[int]]) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(sorted(set(map(int, row)))) for row in rows)
-
-
-def _column(values: object, dtype: type) -> NDArray:
-    column: NDArray = np.array(values, dtype=dtype)
-    column.setflags(write=False)
-    return column

@@ -32,6 +32,42 @@ def test_columns_cannot_be_written():
         make().costs[0] = 5
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("sizes", [1.9, 4]),
+        ("sizes", [np.nan, 4]),
+        ("sizes", [2**63, 4]),
+        ("sizes", [[1, 2], [3, 4]]),
+        ("sizes", ["three", 4]),
+        ("costs", ["one", 2.0]),
+        ("kinds", [300, 0]),
+        ("kinds", [7, 0]),
+        ("inputs", [[], [0.7]]),
+        ("waits", [[], 0]),
+        ("constant_bytes", -5),
+        ("constant_bytes", 1.5),
+    ],
+)
+def test_what_is_no_number_of_the_kind_is_refused(field, value):
+    with pytest.raises(GraphError, match=field if value != [7, 0] else "kind"):
+        make(**{field: value})
+
+
+@pytest.mark.parametrize(
+    "fields", [{"sizes": [2**61, 2**61 + 1]}, {"workspace": [2**62, 1]}, {"costs": [1e308, 1e308]}]
+)
+def test_what_cannot_be_added_up_is_refused(fields):
+    with np.errstate(over="ignore"), pytest.raises(GraphError, match="too many to be added up"):
+        make(**fields)
+
+
+def test_whole_floats_are_numbers_of_bytes():
+    graph = make(sizes=[3.0, np.float32(4)], constant_bytes=1e6)
+    assert graph.sizes.tolist() == [3, 4] and graph.sizes.dtype == np.int64
+    assert graph.constant_bytes == 10**6 and isinstance(graph.constant_bytes, int)
+
+
 def test_the_caller_s_arrays_are_copied():
     costs = np.array([1.0, 2.0])
     graph = make(costs=costs)

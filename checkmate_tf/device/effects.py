@@ -8,8 +8,9 @@ import tensorflow as tf
 
 from ..trace.ops import function_names, inputs_of
 from ..trace.program import Program
+from ..trace.step import TracedStep
 
-__all__ = ["left_out", "moved_by", "moved_by_steps"]
+__all__ = ["drawn_by_kernels", "left_out", "moved_by", "moved_by_steps"]
 
 _MOVE = ("Iterator", "LookupTableInsert", "LookupTableImport", "LookupTableRemove", "Queue", "Barrier")  # types begin
 _CALL_PYTHON = frozenset({"EagerPyFunc", "PyFunc"})  # a function that is declared stateless is another type
@@ -19,6 +20,10 @@ _WRITE = frozenset(
 )
 _PRINT = frozenset({"Print", "PrintV2"})
 _TELL = _CALL_PYTHON | _WRITE | _PRINT
+_DRAW = frozenset(
+    """RandomUniform RandomUniformInt RandomStandardNormal TruncatedNormal ParameterizedTruncatedNormal RandomGamma
+    RandomPoisson RandomPoissonV2 RandomShuffle Multinomial""".split()  # noqa: SIM905 - a list of words
+)
 _ASSIGN = ("Assign", "ResourceApply", "ResourceScatter", "ResourceSparseApply")  # types begin
 
 
@@ -63,6 +68,17 @@ def _has_zeros(op: tf.Operation, program: Program) -> bool:
     """Whether zeros can stand for what an operation returns."""
     known = all(program.static.tensors[id(t)].shape.is_fully_defined() for t in op.outputs)
     return known and all(t.dtype.is_numpy_compatible and t.dtype != tf.string for t in op.outputs)
+
+
+def drawn_by_kernels(step: TracedStep) -> str:
+    """Find what draws random numbers from a state that its kernel keeps. They begin anew with each emitted step.
+
+    Returns
+    -------
+    str
+        As `moved_by`.
+    """
+    return _first(step.operations, lambda kind: kind in _DRAW)
 
 
 def _tells(kinds: set[str]) -> bool:

@@ -30,6 +30,7 @@ __all__ = ["MemoryMap", "memory_map"]
 
 _PLACE = "TF_BFC_MEMORY_DUMP"  # TensorFlow's own: where to write maps
 _MORE = 2  # times the limit, and times what a CPU's allocator has where the machine has less
+_ONE_AT_A_TIME = threading.Lock()  # the environment says where a map goes
 _SECONDS, _PAUSE = 5.0, 0.002  # to wait for a map at most, and between two looks
 
 
@@ -68,7 +69,7 @@ def memory_map(device: Device) -> MemoryMap:
     with tf.init_scope(), tf.device(f"/{device.name}"):
         shape = tf.constant([_MORE * max(device.limit_bytes, CPU_LIMIT) // 2**20 + 1, 2**20])
     own = int(np.asarray(memoryview(shape)).__array_interface__["data"][0])  # given back when the thread ends
-    with tempfile.TemporaryDirectory() as folder:
+    with _ONE_AT_A_TIME, tempfile.TemporaryDirectory() as folder:
         before = os.environ.get(_PLACE)
         os.environ[_PLACE] = str(Path(folder) / "map")
         try:

@@ -13,6 +13,7 @@ from ..allocator.sequence import small_bytes
 from ..allocator.workspace import Workspace
 from ..costs import CostSpec
 from ..device.distribution import NOT_MEASURED, Distribution
+from ..device.effects import drawn_by_kernels
 from ..device.layout.region import reserve
 from ..device.layout.reserves import SMALL_BYTES, keep_batch_reserves
 from ..device.measure import HOW_TO_MEASURE, Device, find_device
@@ -22,6 +23,7 @@ from ..graph import Graph
 from ..paging import without_host
 from ..schedule import Schedule, keep_all, schedule_from_dict
 from ..trace.kernels import kernels_of
+from ..trace.program import Program
 from ..units import Budget, format_bytes
 from .finding import SEARCHED
 from .job import Job, Ledger, Subject
@@ -119,6 +121,8 @@ def plan_step(
         reason=reason if options.verify else "verify=False",
     )  # fmt: skip
     log.info("%s", report)
+    if earlier:
+        _warn_of_draws(subject.program)
     without = subject if job.subject.encodings else as_traced if job.subject is subject else None
     if job.subject.pages is not None:
         without = next(one for one in subjects if one.program is job.subject.program)
@@ -200,6 +204,7 @@ def plan_again(
         planned = replace(planned, subject=planned.without, without=None)
     again = report_again(report, job, ledger, found, peak_bytes, expected)
     log.info("%s", again)
+    _warn_of_draws(planned.program)
     return replace(planned, schedule=found.schedule, order=found.order, report=again)
 
 
@@ -257,6 +262,14 @@ def _as_learned(subject: Subject, learned: Sequence[Workspace]) -> Subject:
     if not learned or len(learned) != len(subject.op_costs):
         return subject
     return with_workspaces(subject, dict(zip(subject.op_costs, learned, strict=True)))
+
+
+def _warn_of_draws(program: Program) -> None:
+    """Say of another plan for a model that random numbers begin anew with it, where they do."""
+    drawn = drawn_by_kernels(program.step)
+    if drawn:
+        text = "%s: random numbers of %s begin anew with this plan; draw them from tf.random.Generator or keras.random"
+        log.warning(text, program.graph.name, drawn)
 
 
 def _keep_reserves(job: Job) -> None:

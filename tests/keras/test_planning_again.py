@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 import weakref
+from dataclasses import replace
 
 import keras
 import pytest
@@ -59,6 +60,25 @@ def test_what_takes_more_than_the_budget_beside_it_is_said(monkeypatch, no_grapp
     train(model, DENSE)
     assert "no other plan: what else is on the device takes" in caplog.text
     assert model.checkmate.schedule is first.schedule
+
+
+def test_random_numbers_that_begin_anew_are_told_of(monkeypatch, no_grappler, caplog):
+    def noisy():
+        inputs = keras.Input((64, 8))
+        x = keras.layers.Lambda(lambda x: x + tf.random.normal(tf.shape(x)), output_shape=(64, 8))(inputs)
+        x = keras.layers.Dense(64, activation="gelu")(keras.layers.Dense(64, activation="gelu")(x))
+        model = keras.Model(inputs, keras.layers.Dense(4)(keras.layers.GlobalAveragePooling1D()(x)))
+        model.compile(optimizer="sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return model
+
+    case = replace(DENSE, build=noisy)
+    measures(monkeypatch, 0)
+    model = make(case)
+    first = compile_quickly(model, case, verify=True, budget=0.98).checkmate
+    assert "begin anew" not in caplog.text
+    crowd(monkeypatch, [first.budget_bytes + first.budget_bytes // 50])
+    train(model, case)
+    assert model.checkmate.replanned and "RandomStandardNormal" in caplog.text and "begin anew" in caplog.text
 
 
 @pytest.mark.long

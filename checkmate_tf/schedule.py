@@ -40,9 +40,9 @@ class Schedule:
         The budget that was asked for, constants included.
     lower_bound : float
         Proven least cost under the budget, in the graph's cost unit; 0 if nothing was proved.
-    bound_order : "fixed" or "free"
-        Which schedules the lower bound is about: those in the graph's order, or those in any. (The base cost holds for
-        any.)
+    bound_order : "fixed", "stages" or "free"
+        Which schedules the lower bound is about: those in the graph's order, those of them that are frontier-advancing
+        (as problem (9) has them), or those in any order. The base cost holds for any.
     seconds : float
         Seconds that it took to find the schedule and to prove the bound.
     origin : str

@@ -110,7 +110,7 @@ def test_under_other_costs_nothing_is_proved():
 
 
 def test_it_is_kept_which_order_the_bound_is_about():
-    for order in ("fixed", "free"):
+    for order in ("fixed", "stages", "free"):
         assert schedule_from_dict(document(recomputing(bound_order=order)), chain(4)).bound_order == order
     older = {key: value for key, value in document().items() if key != "bound_order"}
     assert schedule_from_dict(older, chain(4)).bound_order == "fixed"
@@ -134,7 +134,7 @@ def test_it_is_kept_which_order_the_bound_is_about():
         ({"seconds": "long"}, "seconds is 'long'"),
         ({"lower_bound": 10**400}, "lower_bound is a number of more than 60 digits"),
         ({"strategy": 3}, "strategy is 3"),
-        ({"bound_order": "any"}, 'bound_order is \'any\'; give "fixed" or "free"'),
+        ({"bound_order": "any"}, 'bound_order is \'any\'; give "fixed" or "stages" or "free"'),
         ({"format": "checkmate-result/2"}, "format is 'checkmate-result/2'"),
     ],
 )

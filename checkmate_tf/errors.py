@@ -27,7 +27,10 @@ class InfeasibleBudgetError(CheckmateError):
     minimum_bytes : int
         The least budget for which a schedule is known to exist.
     proven : bool
-        True if `budget_bytes` is provably too small: below the working set of one operation, or by the relaxation.
+        True if `budget_bytes` is provably too small: below the working set of one operation, or by a search or
+        a relaxation.
+    bound_order : str
+        Which schedules do not fit: those in the graph's order ("fixed"), or those in any ("free").
     sequence : sequence of int or None
         A schedule for `minimum_bytes`, if one is at hand: its nodes in the order of their computations.
     """
@@ -39,10 +42,11 @@ class InfeasibleBudgetError(CheckmateError):
         minimum_bytes: int,
         proven: bool,
         sequence: Sequence[int] | None = None,
+        bound_order: str = "fixed",
     ) -> None:
         super().__init__(message)
         self.budget_bytes, self.minimum_bytes, self.proven = budget_bytes, minimum_bytes, proven
-        self.sequence = sequence
+        self.sequence, self.bound_order = sequence, bound_order
 
 
 class GraphError(CheckmateError, ValueError):

@@ -40,9 +40,9 @@ class Schedule:
         The budget that was asked for, constants included.
     lower_bound : float
         Proven least cost under the budget, in the graph's cost unit; 0 if nothing was proved.
-    bound_order : "fixed" or "free"
-        Which schedules the lower bound is about: those in the graph's order, or those in any. (The base cost holds for
-        any.)
+    bound_order : "fixed", "stages" or "free"
+        Which schedules the lower bound is about: those in the graph's order, those of them that are frontier-advancing
+        (as problem (9) has them), or those in any order. The base cost holds for any.
     seconds : float
         Seconds that it took to find the schedule and to prove the bound.
     origin : str
@@ -209,8 +209,8 @@ class Schedule:
     def load(cls, path: str | os.PathLike[str], graph: Graph) -> Schedule:
         """Read a schedule that `save` wrote, if it is one of this graph.
 
-        The graph must have the structure, kinds, sizes, workspaces and constant bytes of the one that was saved. Names
-        and costs may differ. Under other costs, nothing is proved of the schedule.
+        The graph must have the structure, waits, kinds, sizes, workspaces and constant bytes of the one that was saved.
+        Names and costs may differ. Under other costs, nothing is proved of the schedule.
 
         Raises
         ------
@@ -242,7 +242,10 @@ def keep_all(graph: Graph) -> Schedule:
 
 
 def schedule_from_dict(data: Any, graph: Graph, source: str = "schedule") -> Schedule:
-    """Read a schedule from plain values, if it is one of this graph. Its plan is replayed; its claims are not believed.
+    """Read a schedule from plain values, if it is one of this graph.
+
+    Its plan is replayed: cost and peak are those of the replay. What it says was proved, its lower bound and status, is
+    taken over if it agrees with that.
 
     Parameters
     ----------

@@ -17,7 +17,7 @@ for _power, _letter in enumerate("kmgt", start=1):
     _UNITS[f"{_letter}b"] = _UNITS[_letter] = 1000**_power
     _UNITS[f"{_letter}ib"] = 1024**_power
 
-MOST_BYTES = 2**62
+MOST_BYTES = 2**53  # 9 PB: up to here, sums of bytes are exact in floating point, where programs and bounds make them
 MOST_TEXT = 100  # characters: no number needs more
 _HELP = (
     'give bytes (700_000_000), a size ("700MB", "1.5GiB"), a fraction of the peak without rematerialization '
@@ -101,7 +101,7 @@ def _sized(number: Any, given: object) -> Budget:
     if not 1 <= number < math.inf:
         raise BudgetError(f"budget {show_value(given)} is not a positive number of bytes; {_HELP}")
     if number > MOST_BYTES:
-        raise BudgetError(f"budget {show_value(given)} is more than 2**62 bytes; {_HELP}")
+        raise BudgetError(f"budget {show_value(given)} is more than 2**53 bytes; {_HELP}")
     return Budget(size_bytes=int(number))
 
 

@@ -14,10 +14,11 @@ def least_cost(graph: Graph, budget_bytes: int) -> float:
     """Dijkstra over (next node of the training order, values in memory); infinite if no schedule fits.
 
     A move computes one node, the next of the order or an earlier one that may be computed again, or drops a
-    value. Within a stage nodes may come in any order and repeat, which is more than the strategies use: a true
-    lower bound on them.
+    value. Within a stage nodes may come in any order and repeat. Counts `held`, too: what computing a node needs more
+    if an input that only it reads outlives it.
     """
     n, room = len(graph), budget_bytes - graph.constant_bytes
+    own = [{i for i in graph.inputs[k] if graph.users[i] == (k,)} for k in range(n)]
     start: tuple[int, frozenset[int]] = (0, frozenset())
     costs = {start: 0.0}
     heap: list[tuple[float, int, tuple[int, ...]]] = [(0.0, 0, ())]
@@ -34,9 +35,13 @@ def least_cost(graph: Graph, budget_bytes: int) -> float:
         for k in range(min(stage + 1, n)):
             if k in memory or (k < stage and graph.recompute_until[k] <= stage):
                 continue
-            if not memory.issuperset(graph.inputs[k]) or live + graph.sizes[k] + graph.workspace[k] > room:
+            if not memory.issuperset(graph.inputs[k]):
                 continue
-            moves.append((stage + (k == stage), memory | {k}, cost + float(graph.costs[k])))
+            needs, then, total = live + graph.sizes[k] + graph.workspace[k], stage + (k == stage), cost + graph.costs[k]
+            if needs <= room:
+                moves.append((then, memory - own[k] | {k}, float(total)))
+            if needs + graph.held[k] <= room:
+                moves.append((then, memory | {k}, float(total)))
         for *state, total in moves:
             if total < costs.get((state[0], state[1]), float("inf")):
                 costs[state[0], state[1]] = total
@@ -45,10 +50,7 @@ def least_cost(graph: Graph, budget_bytes: int) -> float:
 
 
 def least_free_cost(graph: Graph, budget_bytes: int) -> float:
-    """The same over all orders of first computations: Dijkstra over (values computed so far, values in memory).
-
-    Counts `held`, too.
-    """
+    """The same over all orders of first computations: Dijkstra over (values computed so far, values in memory)."""
     n, room = len(graph), budget_bytes - graph.constant_bytes
     own = [{i for i in graph.inputs[k] if graph.users[i] == (k,)} for k in range(n)]
     before = [{*graph.inputs[k], *graph.waits[k]} for k in range(n)]
@@ -86,10 +88,7 @@ def least_free_cost(graph: Graph, budget_bytes: int) -> float:
 
 
 def least_staged_cost(graph: Graph, budget_bytes: int) -> float:
-    """The same where a stage computes each node at most once, in the order of the graph: the space of problem (9).
-
-    Counts `held`, too: what computing a node needs more if an input that only it reads outlives it.
-    """
+    """The same where a stage computes each node at most once, in the order of the graph: the space of problem (9)."""
     n, room = len(graph), budget_bytes - graph.constant_bytes
     own = [{i for i in graph.inputs[k] if graph.users[i] == (k,)} for k in range(n)]
     sinks = {i for i in range(n) if not graph.users[i]}

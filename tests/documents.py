@@ -78,5 +78,5 @@ def check(graph, result):
     assert result["lower_bound"] <= result["cost"]
     if base:
         assert result["gap"] == pytest.approx(result["cost"] / result["lower_bound"] - 1)
-    assert result["bound_order"] in ("fixed", "free")
+    assert result["bound_order"] in ("fixed", "stages", "free")
     assert result["minimum_budget_bytes"] <= peak

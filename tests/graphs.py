@@ -21,6 +21,8 @@ __all__ = [
     "paper_chain",
     "random_graphs",
     "resnet",
+    "result_in_the_way",
+    "stages_turned",
     "tiny_graph",
     "training",
     "training_operators",
@@ -236,6 +238,23 @@ def tiny_graph(rng: np.random.Generator) -> Graph:
         held=np.where(taken, graph.sizes - graph.sizes // 2, 0),
         waits=[rng.choice(i, 1).tolist() if i and rng.random() < 0.1 else [] for i in range(n)],
     )
+
+
+def result_in_the_way() -> Graph:
+    """A result of 5 bytes comes first. In the graph's order 8 bytes are needed, and 6 if it comes last."""
+    return Graph("late", ["a", "b", "c"], np.array([0, 2, 2]), [0, 1, 3], [5, 2, 1], [[], [], [1]])
+
+
+def stages_turned() -> tuple[Graph, int, list[int]]:
+    """A graph, a budget, and the optimum within it: its last stage computes node 2 before node 0.
+
+    In stages that compute nodes in the graph's order nothing fits it.
+    """
+    graph = Graph(
+        "turned", [f"v{i}" for i in range(6)], np.full(6, FORWARD), [2, 0, 0.5, 1, 2, 0.5], [1, 8, 3, 2, 2, 2],
+        [[], [], [1], [], [1, 3], [4]], workspace=[-1, 0, 1, 3, 0, -2], held=[0, 1, 0, 0, 1, 0],
+    )  # fmt: skip
+    return graph, 14, [0, 1, 2, 3, 4, 2, 0, 5]
 
 
 def a_legal_order(graph: Graph, seed: int) -> np.ndarray:

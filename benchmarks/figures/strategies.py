@@ -169,8 +169,7 @@ def budget_range(graph: Any) -> dict:
 def violations(cells: Sequence[dict]) -> list[str]:
     """Schedules over their budget, or cheaper than what the default strategy proves for that budget or a larger one.
 
-    Its proof is for schedules in frontier-advancing stages that compute a node at most once a stage, in the order of
-    the graph (`staged`).
+    Its proof is for schedules in the order of the graph; those in frontier-advancing stages (`staged`) are.
     """
     found = []
     for cell in (c for c in cells if c["outcome"] == SOLVED):

@@ -16,7 +16,7 @@ import typer
 from ..errors import BudgetError, InfeasibleBudgetError
 from ..files.graphs import read_graph
 from ..files.jsonfile import check_output, to_json, write_json
-from ..files.results import infeasible_result, result_to_dict
+from ..files.results import BOUND_ORDERS, infeasible_result, result_to_dict
 from ..graph import Graph
 from ..units import format_bytes, parse_budget
 from .console import INFEASIBLE, BadInput, show_error, stderr, stdout
@@ -96,7 +96,6 @@ def run_solve(command: SolveCommand) -> None:
             solver=command.solver,
             seconds=seconds,
             minimum_budget_bytes=least,
-            bound_order=command.order,
         )
     if command.output is not None:
         write_json(result, command.output)
@@ -180,10 +179,12 @@ def _print(graph: Graph, result: dict[str, Any], output: Path) -> None:
     if result["plan"] is not None:
         cost, base = result["cost"], result["base_cost"]
         overhead = f", {cost / base - 1:.2%} more" if base else ""
-        scope = "in any order" if result["bound_order"] == "free" else "in the order of the graph"
         rows += [
             ("cost", f"{cost:.6g}{unit}{overhead}"),
-            ("lower bound", f"{result['lower_bound']:.6g}{unit}, gap {result['gap']:.2%}, {scope}"),
+            (
+                "lower bound",
+                f"{result['lower_bound']:.6g}{unit}, gap {result['gap']:.2%}, {BOUND_ORDERS[result['bound_order']]}",
+            ),
             ("peak", format_bytes(result["peak_bytes"])),
         ]
     rows += [

@@ -1,4 +1,4 @@
-"""Reads answers, "checkmate-result/1" (`interchange.py`), and replays their plans: claims are checked, not believed."""
+"""Reads answers, "checkmate-result/1" (`interchange.py`), and checks what a replay of their plans can tell."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from ..evaluator import COST_TOLERANCE, Evaluation, evaluate
 from ..graph import Graph
 from ..statements import ALLOCATE, COMPUTE, DEALLOCATE, Statement, reads_of
 from .jsonfile import FieldCheck, read_json
-from .results import RESULT_FORMAT
+from .results import BOUND_ORDERS, RESULT_FORMAT
 
 __all__ = ["Answer", "ScheduleFields", "answer_from_dict", "load_json"]
 
 _MOST_STATEMENTS, _MOST_READS = 4_000_000, 20_000_000
 _NUMBERS = ("budget_bytes", "cost", "base_cost", "peak_bytes", "lower_bound", "gap", "seconds", "minimum_budget_bytes")
 _TEXTS = ("strategy", "solver", "status")
-_ORDERS = ("fixed", "free")
 _MOST = 1e300
 _CHECK = FieldCheck(PlanError)
 
@@ -117,8 +116,9 @@ def answer_from_dict(data: Any, graph: Graph, source: str = "result") -> Answer:
     claims: dict[str, Any] = {field: _text(data, field, source) for field in _TEXTS}
     claims |= {field: _number(data, field, source) for field in _NUMBERS}
     claims["bound_order"] = "fixed" if data.get("bound_order") is None else _text(data, "bound_order", source)
-    if claims["bound_order"] not in _ORDERS:
-        _CHECK.refuse(source, "bound_order", claims["bound_order"], 'give "fixed" or "free"')
+    if claims["bound_order"] not in BOUND_ORDERS:
+        given = " or ".join(f'"{order}"' for order in BOUND_ORDERS)
+        _CHECK.refuse(source, "bound_order", claims["bound_order"], f"give {given}")
     plan = data.get("plan")
     if plan is None:
         return Answer(source, claims, None, None)

@@ -10,7 +10,8 @@ An answer has "strategy", "solver", "status", "budget_bytes", "cost", "base_cost
   during any computation, constants included.
 - `lower_bound`: no schedule within the budget costs less (proven); at least `base_cost`. `gap` is
   cost / lower_bound - 1. `bound_order` says which schedules that is about: those that first compute nodes in the order
-  of the graph ("fixed", the default), or all ("free").
+  of the graph ("fixed", the default), those of them whose stages compute each node at most once, and in that order,
+  too ("stages"), or all ("free").
 - `status`: "optimal" (proven), "feasible", "infeasible" (proven that no schedule fits) or "unknown" (none was found,
   though none is ruled out). For the last two `plan`, `cost`, `peak_bytes`, `lower_bound` and `gap` are null.
 - `minimum_budget_bytes`: the least budget for which a schedule is known, of whatever strategy.
@@ -27,9 +28,16 @@ from ..evaluator import Evaluation
 from ..graph import Graph
 from ..statements import COMPUTE, DEALLOCATE, Statement
 
-__all__ = ["RESULT_FORMAT", "Answering", "infeasible_result", "result_to_dict"]
+__all__ = ["BOUND_ORDERS", "RESULT_FORMAT", "Answering", "infeasible_result", "result_to_dict"]
 
 RESULT_FORMAT = "checkmate-result/1"
+
+BOUND_ORDERS = {
+    "fixed": "in the order of the graph",
+    "stages": "in stages, each in the order of the graph",
+    "free": "in any order",
+}
+"""What a bound may be about, in words."""
 
 
 class Answering(Protocol):
@@ -107,7 +115,7 @@ def infeasible_result(
     solver: str = "",
     seconds: float = 0.0,
     minimum_budget_bytes: int | None = None,
-    bound_order: str = "fixed",
+    bound_order: str | None = None,
 ) -> dict[str, Any]:
     """The answer "checkmate-result/1" when there is no schedule: "infeasible" if that is proven, else "unknown".
 
@@ -121,8 +129,8 @@ def infeasible_result(
         Time taken.
     minimum_budget_bytes : int, optional
         The least budget with a known schedule, if it is below the error's.
-    bound_order : "fixed" or "free"
-        Which schedules do not fit.
+    bound_order : "fixed" or "free", optional
+        Which schedules do not fit. Default: those that the error is about.
     """
     least = error.minimum_bytes if minimum_budget_bytes is None else min(error.minimum_bytes, minimum_budget_bytes)
     return {
@@ -135,7 +143,7 @@ def infeasible_result(
         "base_cost": float(graph.base_cost),
         "peak_bytes": None,
         "lower_bound": None,
-        "bound_order": bound_order,
+        "bound_order": bound_order or error.bound_order,
         "gap": None,
         "seconds": float(seconds),
         "minimum_budget_bytes": int(least),

@@ -7,7 +7,8 @@ Besides the fields of an answer such a file has "graph":
 
 The texts are digests: the first 32 hexadecimal digits of the SHA-256 of the column's numbers, 8 bytes each and
 little-endian (of `structure`: for each node the number of its inputs, then their indices). All but `name` and `costs`
-must be those of the graph that the schedule is loaded for. Names may differ, since Keras numbers layers as they come.
+must be those of the graph that the schedule is loaded for. A graph in which nodes wait for others has a digest of
+these, too, "waits". Names may differ, since Keras numbers layers as they come.
 Costs may, since each device has its own: they say what a schedule is worth, not whether it can run. What was proved
 under other costs is forgotten.
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Collection, Sequence
 from itertools import chain
 from typing import Any
 
@@ -44,6 +46,7 @@ _MEANS = {
     "edges": "another model, or another version of TensorFlow or Keras",
     "structure": "another model, or another version of TensorFlow or Keras",
     "kinds": "another model, or another version of TensorFlow or Keras",
+    "waits": "nodes wait for other nodes",
     "sizes": "another batch size, input shape or precision",
     "constant_bytes": "another batch size, optimizer or number of parameters",
     "recompute_until": "other nodes may be computed again",
@@ -59,15 +62,17 @@ def fingerprint(graph: Graph) -> dict[str, int | str]:
     -----
     O(nodes + edges).
     """
-    structure = list(chain.from_iterable((len(row), *row) for row in graph.inputs))
+    structure = _flat(graph.inputs)
     columns: dict[str, NDArray[Any]] = {
-        "structure": np.array(structure, dtype=np.int64),
+        "structure": structure,
         "kinds": graph.kinds,
         "sizes": graph.sizes,
         "workspace": graph.workspace,
         "held": graph.held,
         "recompute_until": np.clip(graph.recompute_until, 0, len(graph)),
     }
+    if any(graph.waits):
+        columns["waits"] = _flat(graph.waits)
     digests = {key: _digest(column.astype("<i8")) for key, column in columns.items()}
     host, costs = graph.host, graph.costs
     copies = {} if host is None else {"copies": host.first}
@@ -81,6 +86,11 @@ def fingerprint(graph: Graph) -> dict[str, int | str]:
         **digests,
         "costs": _digest((costs + 0.0).astype("<f8")),  # -0.0 is 0.0
     }
+
+
+def _flat(rows: Sequence[Collection[int]]) -> NDArray[np.int64]:
+    """Of each row its length, then what is in it."""
+    return np.array(list(chain.from_iterable((len(row), *row) for row in rows)), dtype=np.int64)
 
 
 def _digest(column: NDArray[Any]) -> str:
@@ -103,7 +113,8 @@ def schedule_to_dict(schedule: Answering) -> dict[str, Any]:
 def schedule_fields(data: Any, graph: Graph, source: str = "schedule") -> ScheduleFields:
     """The fields of the schedule in plain values, if it is one of a graph; `Schedule(graph, **fields)` makes it.
 
-    Its plan is replayed, its claims are not believed.
+    Its plan is replayed: cost and peak are those of the replay. What it says was proved, its lower bound and status, is
+    taken over if it agrees with that.
 
     Parameters
     ----------
@@ -152,7 +163,7 @@ def _same_costs(given: Any, graph: Graph, source: str) -> bool:
     """Whether the costs are those of the graph; refuses if anything else is not."""
     if not isinstance(given, dict):
         raise PlanError(f"{source} does not say which graph it is for (graph is {show_value(given)}); {_HOW}")
-    wanted = fingerprint(graph)
+    wanted: dict[str, int | str | None] = {"waits": None, **fingerprint(graph)}
     if "copies" in given and graph.host is None:
         raise PlanError(
             f"{source} copies values to the memory of the host, and graph {graph.name[:60]!r} has no nodes that copy: "
@@ -165,10 +176,10 @@ def _same_costs(given: Any, graph: Graph, source: str) -> bool:
     return given.get("costs") == wanted["costs"]
 
 
-def _difference(field: str, given: Any, wanted: int | str) -> str:
+def _difference(field: str, given: Any, wanted: int | str | None) -> str:
     if given is None:
         return f"{field} is missing"
-    return f"{field} differs" if isinstance(wanted, str) else f"{field} is {show_value(given)}, not {wanted}"
+    return f"{field} is {show_value(given)}, not {wanted}" if isinstance(wanted, int) else f"{field} differs"
 
 
 def read_schedule(path: str | os.PathLike[str]) -> dict[str, Any]:

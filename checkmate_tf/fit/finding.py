@@ -395,4 +395,6 @@ class Finder:
 
 def bare(error: InfeasibleBudgetError) -> InfeasibleBudgetError:
     """The same error without its traceback, whose frames would keep the data of `fit` in memory."""
-    return InfeasibleBudgetError(str(error), error.budget_bytes, error.minimum_bytes, error.proven, error.sequence)
+    return InfeasibleBudgetError(
+        str(error), error.budget_bytes, error.minimum_bytes, error.proven, error.sequence, error.bound_order
+    )

@@ -13,6 +13,7 @@ from ..draw.graph_plot import plot_graph
 from ..draw.plots import plain_curve, plot_memory, plot_schedule, predicted_curve, time_unit
 from ..draw.report_plot import plot_report
 from ..files.answers import Answer
+from ..files.results import BOUND_ORDERS
 from ..graph import BACKWARD, FORWARD, Graph
 from ..paging import without_host
 from ..schedule import Schedule, keep_all
@@ -134,7 +135,7 @@ def _answers(graph: Graph, answers: Sequence[Answer]) -> Table:
             "no plan" if replayed is None else f"{replayed.overhead:.2%}",
             "not said" if bound is None else _cost(bound, graph),
             "not said" if gap is None else f"{gap:.2%}",
-            "any" if claims["bound_order"] == "free" else "the graph's",
+            BOUND_ORDERS[claims["bound_order"]],
             "no plan" if replayed is None else format_bytes(replayed.peak_bytes),
             "no plan" if replayed is None else str(int((replayed.counts - 1).sum())),
             "not said" if least is None else format_bytes(least),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..files.results import BOUND_ORDERS
 from ..units import format_bytes
 from .facts import Facts
 
@@ -140,9 +141,9 @@ def _tries(report: Facts) -> str:
 def _proven(report: Facts) -> Row:
     schedule = report.schedule
     these = "with these operators " if report.encodings else ""
-    these += "in any order " if schedule.bound_order == "free" else "in this order "
+    these += BOUND_ORDERS[schedule.bound_order]
     budget = format_bytes(schedule.budget_bytes or report.budget_bytes)
-    text = f"no schedule {these}within {budget} by prediction costs less than {report.proven_overhead:.2%} more"
+    text = f"no schedule {these} within {budget} by prediction costs less than {report.proven_overhead:.2%} more"
     return "proven", f"{text}; gap {schedule.gap:.2%}"
 
 

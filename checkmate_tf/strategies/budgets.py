@@ -38,7 +38,7 @@ def budget_in_bytes(budget: object, graph: Graph) -> int:
     Raises
     ------
     BudgetError
-        If it cannot be read, is negative, is more than 2**62 bytes, or is "auto", which is for devices only. Also if
+        If it cannot be read, is negative, is more than 2**53 bytes, or is "auto", which is for devices only. Also if
         text has so few bytes that a unit must have been forgotten.
 
     Examples
@@ -57,7 +57,7 @@ def budget_in_bytes(budget: object, graph: Graph) -> int:
     if found < 0:
         raise BudgetError(f"budget {show_value(budget)} is negative; {_HELP}")
     if found > MOST_BYTES:
-        raise BudgetError(f"budget {show_value(budget)} is more than 2**62 bytes; {_HELP}")
+        raise BudgetError(f"budget {show_value(budget)} is more than 2**53 bytes; {_HELP}")
     return found
 
 

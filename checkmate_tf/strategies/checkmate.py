@@ -1,8 +1,10 @@
 """The default strategy: an eviction search for schedules, and beside it, in another process, a proven lower bound.
 
-Both are about problem (9) of Checkmate (Jain et al., MLSys 2020, section 4): the cheapest schedule within a budget.
-Neither needs a licensed solver. The search gives the schedule. The relaxation (`bound`) says how far from the optimum
-it can be, and what the relaxation keeps is where the search starts.
+Both are about what problem (9) of Checkmate asks for (Jain et al., MLSys 2020, section 4): the cheapest schedule within
+a budget. Neither needs a licensed solver. The search gives the schedule. The relaxation (`bound`) says how far from the
+optimum it can be, and what the relaxation keeps is where the search starts. The bound holds for all schedules that
+first compute nodes in the graph's order. Problem (9) has fewer of them: its stages keep to that order within, too, and
+compute each node at most once.
 
 With a free order the search chooses the order of first computations, too. Its schedules may cost less than that bound,
 so another one takes its place, which holds for any order (`any_order`). In graphs of up to 62 nodes a best-first search
@@ -209,12 +211,13 @@ class _Race:
         return [] if exact.sequence is None else [exact.sequence]
 
     def _relaxed(self, process: BoundProcess, now: float) -> list[np.ndarray]:
-        """News of the relaxation: a bound in the graph's order, what it keeps, and sequences made of it."""
+        """News of the other process: a bound in the graph's order, what the relaxation keeps, and sequences."""
         offers = []
         for news in process.news():
-            if float(news["cost"]) > self.fixed + 0.1 * _STALL * self.graph.base_cost:
+            bound = float(news.get("cost", 0.0))
+            if bound > self.fixed + 0.1 * _STALL * self.graph.base_cost:
                 self.raised = now
-            self.fixed = max(self.fixed, float(news["cost"]))
+            self.fixed = max(self.fixed, bound)
             self.lower = self.lower if self.free else max(self.lower, self.fixed)
             if news.get("kept"):
                 self.sets.append(KeepSet(np.array(news["boundaries"]), np.array(news["kept"])))

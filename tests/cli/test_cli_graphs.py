@@ -12,7 +12,7 @@ import pytest
 from bruteforce import least_cost
 from commands import flat, invoke
 from documents import RESULT_FIELDS, check, document, node
-from graphs import chain
+from graphs import chain, result_in_the_way
 
 from checkmate_tf.files.graphs import graph_from_dict, graph_to_dict, read_graph, write_graph
 from checkmate_tf.schedule import keep_all
@@ -61,6 +61,22 @@ def test_no_schedule_is_status_3_and_still_an_answer(path, tmp_path, options, st
     assert (result["status"], result["plan"], result["cost"]) == (status, None, None)
     assert 4 < result["minimum_budget_bytes"] <= 8
     assert "InfeasibleBudgetError" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "order"),
+    [
+        (["--strategy", "lp-rounding", "--order", "free"], "infeasible", "fixed"),
+        (["--strategy", "twremat"], "unknown", "free"),
+        (["--order", "fixed"], "infeasible", "fixed"),
+        (["--order", "free", "--budget", 4], "infeasible", "free"),
+    ],
+)
+def test_a_failure_tells_which_schedules_it_is_about(tmp_path, options, status, order):
+    write_graph(result_in_the_way(), tmp_path / "late.json")
+    done = invoke("solve", tmp_path / "late.json", "--budget", 6, "--time-limit", 2, "--json", *options)
+    result = json.loads(done.stdout)
+    assert (done.exit_code, result["status"], result["bound_order"]) == (3, status, order)
 
 
 @pytest.mark.parametrize(

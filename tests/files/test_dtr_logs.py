@@ -209,7 +209,7 @@ BAD = {
     "negative bytes": (constant("x", -1), "MEMORY is -1"),
     "bytes that are no number": (constant("x", "many"), "MEMORY is 'many'"),
     "bytes that look like a number": (constant("x", "--5"), "MEMORY is '--5'"),
-    "too many bytes": ([*call("f", [], a=2**61), *call("g", [], b=2**61), *call("h", [], c=2**61)], "MEMORY in bytes"),
+    "too many bytes": ([*call("f", [], a=2**52), *call("g", [], b=2**52), *call("h", [], c=2**52)], "MEMORY in bytes"),
     "nothing": ([], "no calls"),
     "constants alone": (constant("x", 1), "no calls"),
 }

@@ -142,7 +142,7 @@ def test_no_schedule(proven, status):
         (document(node(bytes=1.5)), "bytes is 1.5; give a whole number"),
         (document(node(bytes=math.nan)), "bytes is nan"),
         (document(node(bytes=1e30)), "bytes is 1e"),
-        (document(*[node(bytes=2**61)] * 3), "wrong unit"),
+        (document(*[node(bytes=2**52)] * 3), "wrong unit"),
         (document(node(bytes=10**400)), "bytes is a number of more than 60 digits; give at most"),
         (document(node(recompute_until=-(10**400))), "recompute_until is a number of more"),
         (document(node(), node(inputs=[10**400])), "out of range"),

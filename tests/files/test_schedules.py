@@ -83,6 +83,7 @@ OTHER_GRAPHS = {
     "workspace differs .another device": lambda g: replace(g, workspace=g.workspace + 1),
     "held differs": lambda g: replace(g, held=g.held + 1),
     "recompute_until differs": lambda g: replace(g, recompute_until=np.zeros(len(g))),
+    "waits is missing .nodes wait": lambda g: replace(g, waits=[[0] if i == 8 else [] for i in range(9)]),
 }
 
 
@@ -94,6 +95,17 @@ def test_another_graphs_schedule_is_refused(reason, tmp_path):
     for load in (Schedule.load, Plan.load):
         with pytest.raises(PlanError, match=f"schedule.json is not for graph.*{reason}.*save one for this graph"):
             load(tmp_path / "schedule.json", other)
+
+
+def test_what_was_proved_under_waits_is_not_believed_without_them():
+    plain = chain(4)
+    waiting, longer = (replace(plain, waits=[list(range(k)) if i == 8 else [] for i in range(9)]) for k in (1, 2))
+    saved = document(recomputing(waiting))
+    assert schedule_from_dict(saved, waiting).cost == 13.0
+    for other in (plain, longer):
+        with pytest.raises(PlanError, match="waits differs"):
+            schedule_from_dict(saved, other)
+    assert "waits" not in document()["graph"]  # so older files are those of graphs without waits
 
 
 def test_names_may_differ():
@@ -110,7 +122,7 @@ def test_under_other_costs_nothing_is_proved():
 
 
 def test_it_is_kept_which_order_the_bound_is_about():
-    for order in ("fixed", "free"):
+    for order in ("fixed", "stages", "free"):
         assert schedule_from_dict(document(recomputing(bound_order=order)), chain(4)).bound_order == order
     older = {key: value for key, value in document().items() if key != "bound_order"}
     assert schedule_from_dict(older, chain(4)).bound_order == "fixed"
@@ -134,7 +146,7 @@ def test_it_is_kept_which_order_the_bound_is_about():
         ({"seconds": "long"}, "seconds is 'long'"),
         ({"lower_bound": 10**400}, "lower_bound is a number of more than 60 digits"),
         ({"strategy": 3}, "strategy is 3"),
-        ({"bound_order": "any"}, 'bound_order is \'any\'; give "fixed" or "free"'),
+        ({"bound_order": "any"}, 'bound_order is \'any\'; give "fixed" or "stages" or "free"'),
         ({"format": "checkmate-result/2"}, "format is 'checkmate-result/2'"),
     ],
 )

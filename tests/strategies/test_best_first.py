@@ -1,8 +1,8 @@
-"""Best-first search over orders and recomputations: the optimum of brute force, and bounds that hold before it ends."""
+"""Best-first search, in the graph's order and in any: the optimum of brute force, and bounds that hold on the way."""
 
 import numpy as np
 import pytest
-from bruteforce import least_free_cost
+from bruteforce import least_cost, least_free_cost
 from graphs import chain, tiny_graph, transformer
 
 from checkmate_tf.errors import InfeasibleBudgetError
@@ -20,14 +20,16 @@ def a_budget(graph: Graph, rng: np.random.Generator) -> int:
     return int(rng.integers(least, max(least, plain - 1) + 1))
 
 
-@pytest.mark.long(but=("0",))
+@pytest.mark.long(but=("0-fixed", "0-free"))
+@pytest.mark.parametrize("order", ["fixed", "free"])
 @pytest.mark.parametrize("seed", range(3))
-def test_it_finds_the_optimum_of_brute_force_over_all_orders(seed):
+def test_it_finds_the_optimum_of_brute_force(seed, order):
     rng, dearer, impossible = np.random.default_rng(seed), 0, 0
+    least = least_cost if order == "fixed" else least_free_cost
     for _ in range(200):
         graph = tiny_graph(rng)
         budget = a_budget(graph, rng)
-        optimum, search = least_free_cost(graph, budget), BestFirst(graph, budget)
+        optimum, search = least(graph, budget), BestFirst(graph, budget, order)
         search.explore(60.0)
         assert search.ended
         assert search.bound == pytest.approx(optimum)
@@ -39,6 +41,8 @@ def test_it_finds_the_optimum_of_brute_force_over_all_orders(seed):
         found = Schedule(graph, search.sequence)
         assert found.peak_bytes <= budget
         assert found.cost == pytest.approx(optimum)
+        if order == "fixed":
+            assert list(dict.fromkeys(search.sequence.tolist())) == list(range(len(graph)))
         dearer += optimum > graph.base_cost
     assert dearer > 10
     assert impossible > 2

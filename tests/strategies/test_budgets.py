@@ -62,7 +62,7 @@ def test_a_share_is_exact_and_of_what_can_be_saved(share):
         ("inf", "cannot be read"),
         ("", "cannot be read"),
         ("4XB", "cannot be read"),
-        ("1e99", "2\\*\\*62"),
+        ("1e99", "2\\*\\*53"),
     ],
 )
 def test_bad_budgets(budget, says):
@@ -99,8 +99,8 @@ def test_budgets_that_are_no_text(budget, expected):
         (-0.5, "not a positive number"),
         (0.0, "not a positive number"),
         (float("nan"), "not a positive number"),
-        (2**62 + 1, "2\\*\\*62"),
-        (10**400, "2\\*\\*62"),
+        (2**53 + 1, "2\\*\\*53"),
+        (10**400, "2\\*\\*53"),
         (True, "not a size"),
         (None, "not a size"),
         ([4], "cannot be read"),

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from bruteforce import least_cost
-from graphs import chain, resnet, unet
+from graphs import chain, resnet, stages_turned, unet
 
 from checkmate_tf.errors import InfeasibleBudgetError, StrategyError
 from checkmate_tf.plan import evaluate, plan_from_sequence
@@ -75,6 +75,15 @@ def test_the_optimum_of_a_chain_is_bracketed():
         except InfeasibleBudgetError:
             continue
         assert schedule.lower_bound <= optimum + 1e-9 <= schedule.cost + 2e-9
+
+
+def test_a_proof_is_about_stages_in_any_order():
+    """For this budget problem (9) has no schedule, and the graph's order has one."""
+    graph, budget, sequence = stages_turned()
+    schedule = solve(graph, budget, options=SolveOptions(time_limit=20.0, gap=0.0))
+    optimum = least_cost(graph, budget)
+    assert (schedule.status, schedule.bound_order) == ("optimal", "fixed")
+    assert schedule.cost == schedule.lower_bound == optimum == graph.costs[sequence].sum()
 
 
 def test_a_budget_below_the_working_set_names_the_figure_and_the_node():

@@ -128,11 +128,22 @@ def test_the_strategy_orders_and_recomputes_nothing():
     with pytest.raises(InfeasibleBudgetError, match="16 B, no order does with less") as error:
         solve(graph, 15, strategy="least-peak", options=SolveOptions(time_limit=20))
     assert error.value.minimum_bytes == 16
+    with pytest.raises(InfeasibleBudgetError) as error:
+        solve(graph, int(graph.working_set.max()) - 1, strategy="least-peak", options=SolveOptions(time_limit=20))
     assert error.value.proven
     large = branches(60)
     with pytest.raises(InfeasibleBudgetError, match="70 B, the least peak of an order found") as error:
         solve(large, 69, strategy="least-peak", options=SolveOptions(time_limit=1))
     assert not error.value.proven
+
+
+def test_what_recomputation_may_do_with_is_not_called_proven():
+    inputs = [[], [0], [], [0, 1, 2], [1, 3], [2, 4]]
+    graph = units(inputs, [1, 5, 3, 3, 8, 5])
+    assert evaluate(graph, plan_from_sequence(graph, [0, 1, 2, 3, 4, 2, 5])).peak_bytes == 16
+    with pytest.raises(InfeasibleBudgetError, match="19 B, no order does with less without recomputation") as error:
+        solve(graph, 16, strategy="least-peak", options=SolveOptions(time_limit=20))
+    assert (error.value.proven, error.value.bound_order) == (False, "free")
 
 
 @pytest.mark.parametrize("graph", [resnet(12), transformer(3), chain(12)], ids=lambda g: g.name)

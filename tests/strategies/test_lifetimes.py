@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from bruteforce import least_cost, least_staged_cost
-from graphs import chain, random_graphs, resnet, unet
+from graphs import chain, random_graphs, resnet, stages_turned, unet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,20 +67,17 @@ def test_a_coarse_grid_gives_schedules():
 
 
 def test_small_graphs_are_solved_to_the_end():
-    graph = chain(6)
-    budget = 7
-    found: list = []
-    exact(graph, budget, 20.0, lambda bound, sequence: found.append((bound, sequence)))
-    cost = evaluate(graph, plan_from_sequence(graph, found[-1][1])).cost
-    assert cost == pytest.approx(found[-1][0], rel=1e-4)
-    assert all(bound <= cost + 1e-9 for bound, _ in found)
+    graph, budget = chain(6), 7
+    sequence = exact(graph, budget, 20.0)
+    assert sequence is not None
+    cost = evaluate(graph, plan_from_sequence(graph, sequence)).cost
+    assert cost == least_staged_cost(graph, budget)
     schedule = solve_graph(graph, budget, "checkmate", SolveOptions(time_limit=20.0, gap=0.0))
     assert schedule.status == "optimal" and schedule.cost == cost
 
 
-def test_what_does_not_fit_is_proven():
-    graph, told = chain(4), []
-    exact(graph, 3, 10.0, lambda bound, sequence: told.append(bound))
-    assert told == [np.inf]
-    exact(resnet(30), 10**9, 10.0, lambda *news: told.append(news))
-    assert told == [np.inf]  # too many nodes: not tried
+def test_there_is_no_sequence_where_nothing_fits_or_nodes_are_too_many():
+    assert exact(chain(4), 3, 10.0) is None
+    assert exact(resnet(30), 10**9, 10.0) is None
+    graph, budget, _ = stages_turned()
+    assert exact(graph, budget, 10.0) is None

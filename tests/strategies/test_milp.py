@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from bruteforce import least_cost, least_staged_cost
-from graphs import chain, paper_chain, random_graphs, resnet, transformer
+from graphs import chain, paper_chain, random_graphs, resnet, stages_turned, transformer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -224,6 +224,22 @@ def test_infeasible_names_the_least_known_budget():
     with pytest.raises(InfeasibleBudgetError, match="least that any schedule|least budget with a known") as caught:
         solve(graph, 2, "milp", SolveOptions(time_limit=3.0))
     assert caught.value.minimum_bytes > 2
+
+
+def test_what_stages_cannot_do_is_not_called_proven():
+    graph, budget, sequence = stages_turned()
+    assert Schedule(graph, sequence).peak_bytes == budget
+    assert least_staged_cost(graph, budget) == np.inf
+    with pytest.raises(
+        InfeasibleBudgetError, match="no schedule in stages, each in the graph's order.*proven"
+    ) as caught:
+        solve(graph, budget, "milp", SolveOptions(time_limit=5.0, solver="highs"))
+    assert not caught.value.proven
+
+
+@pytest.mark.parametrize("strategy", ["milp", "lp-rounding"])
+def test_bounds_say_that_they_are_about_stages(strategy):
+    assert solve(chain(4), 8, strategy, SolveOptions(time_limit=5.0, solver="highs")).bound_order == "stages"
 
 
 def test_unpartitioned_gives_cost_and_bound():

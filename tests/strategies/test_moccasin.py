@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from bruteforce import least_staged_cost
-from graphs import chain, random_graphs, training, unet
+from graphs import chain, random_graphs, result_in_the_way, training, unet
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from ortools.sat.python import cp_model
@@ -241,6 +241,17 @@ def test_what_its_number_of_copies_rules_out_is_not_called_proven():
     with pytest.raises(InfeasibleBudgetError, match="one may exist") as caught:
         moccasin(graph, plain - 1, replace(PATIENT, moccasin=MoccasinOptions(1, workers=1)))
     assert (caught.value.proven, caught.value.minimum_bytes) == (False, plain)
+
+
+def test_what_another_order_may_do_with_is_not_called_proven():
+    options = replace(PATIENT, moccasin=ONE_WORKER)
+    assert moccasin_free(result_in_the_way(), 6, options).peak_bytes == 6
+    with pytest.raises(InfeasibleBudgetError, match="though one may exist") as caught:
+        moccasin_free(result_in_the_way(), 5, options)
+    assert (caught.value.proven, caught.value.bound_order) == (False, "free")
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        moccasin(result_in_the_way(), 6, options)
+    assert (caught.value.proven, caught.value.bound_order) == (True, "fixed")
 
 
 def test_copies_are_one_number_or_one_for_each_node():

@@ -5,7 +5,7 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from graphs import chain, random_graphs, resnet, training, transformer
+from graphs import chain, random_graphs, resnet, result_in_the_way, training, transformer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networkx.algorithms.approximation import treewidth_min_fill_in
@@ -227,6 +227,17 @@ def test_within_the_budget_or_an_error_that_names_one(graph, share):
     assert schedule.strategy == "twremat"
     if peak <= budget:
         assert schedule.overhead == 0
+
+
+def test_what_another_order_may_do_with_is_not_called_proven():
+    graph = result_in_the_way()
+    assert evaluate(graph, plan_from_sequence(graph, [1, 2, 0])).peak_bytes == 6
+    with pytest.raises(InfeasibleBudgetError, match="though one may exist") as caught:
+        twremat(graph, 6, OPTIONS)
+    assert (caught.value.proven, caught.value.bound_order) == (False, "free")
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        twremat(graph, 4, OPTIONS)
+    assert caught.value.proven
 
 
 @pytest.mark.parametrize("graph", [resnet(58), transformer(12)], ids=lambda g: g.name)

@@ -47,9 +47,9 @@ def looked_at(
     (list of shapes, list of int), or None
         None if the step must not be run, or fails on this batch.
     """
-    needed = _needed(step, [*tensors, *scalars])
-    if moved_by(needed) or step.call_time:
+    if moved_by(step.operations) or step.call_time:  # what is read may be what was moved before
         return None
+    needed = _needed(step, [*tensors, *scalars])
 
     def look(*given: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         copies = _copied(step, given, needed)

@@ -11,9 +11,9 @@ B times a binary is not convex. But all of U grows with B, so that the largest B
 
     min z,    U[t, k] <= z for one sample, the rest as above;    B = floor((memory - fixed) / z)
 
-Both are exact in the space of problem (9), where a stage computes a node at most once; so they agree, and `max_batch`,
-whose bound holds for any recomputation, brackets them. Peaks are whole bytes, which takes the solvers' tolerances off
-the bound.
+Both are exact in the space of problem (9), where a stage computes each node at most once, in the graph's order. So they
+agree, and `max_batch`, whose bound holds for any recomputation, brackets them. Peaks are whole bytes, which takes the
+solvers' tolerances off the bound.
 
 What they do badly: both grow as problem (9) does, and the licence in Gurobi's wheel ends the quadratic one at 200
 variables (8 or 9 nodes). For networks use `max_batch`.
@@ -72,7 +72,7 @@ def max_batch_quadratic(
     Returns
     -------
     MaxBatch
-        Its upper bound holds where a stage computes a node at most once.
+        Its upper bound holds where a stage computes each node at most once, in the graph's order.
 
     Raises
     ------
@@ -201,7 +201,8 @@ def _result(task: _Task, best: Schedule, least: float, solver: str) -> MaxBatch:
     batch = samples(task.room, best.peak_bytes)
     upper = max(batch, samples(task.room, least) if least < math.inf else 0)
     if batch < 1:
-        raise too_small(task.memory, task.fixed, best.peak_bytes, proven=upper < 1)
+        low = proven_minimum(task.one)[0]
+        raise too_small(task.memory, task.fixed, best.peak_bytes, proven=samples(task.room, low) < 1)
     seconds = time.perf_counter() - task.begun
     schedule = Schedule(
         scaled(task.graph, batch, task.fixed), best.sequence, strategy="milp", solver=solver,

@@ -74,7 +74,7 @@ class MaxBatch:
     ----------
     batch_size : int
     upper_bound : int
-        Proven: no schedule within the cost limit trains more samples.
+        Proven: no schedule within the cost limit trains more samples; in the forms of problem (9), none in its stages.
     schedule : Schedule
         The schedule for that batch. Its graph has the sizes and costs of `batch_size` samples.
     memory_bytes : int

@@ -46,7 +46,7 @@ from ...errors import StrategyError
 from ...graph import Graph
 from ...plan import evaluate, plan_from_sequence
 from ...schedule import Schedule, keep_all
-from ..options import SolveOptions
+from ..options import Order, SolveOptions
 from ..orders import legalise
 from ..search.minimum_budget import infeasible, proven_minimum
 from .cpsat_process import IntervalsProcess
@@ -130,14 +130,14 @@ def _moccasin(name: str, graph: Graph, budget_bytes: int, options: SolveOptions)
     known = keep_all(graph).peak_bytes
     if known <= budget_bytes:
         return _schedule(graph, list(range(len(graph))), name, "none needed", budget_bytes, begun)
-    limit, free = options.time_limit, name != "moccasin"
-    least = graph.constant_bytes + int(graph.working_set.max()) if free else proven_minimum(graph)[0]
-    if budget_bytes < least:
+    limit = options.time_limit
+    order: Order = "fixed" if name == "moccasin" else "free"
+    if budget_bytes < proven_minimum(graph, order)[0]:
         limit = min(limit, _LEAST)
     best: list[int] | None = None
     cost, bound, proved, told = np.inf, graph.base_cost, False, 0.0
     with IntervalsProcess(
-        graph, budget_bytes, _copies(graph, options), free=free,
+        graph, budget_bytes, _copies(graph, options), free=order == "free",
         time_limit=limit - (time.perf_counter() - begun), gap=options.gap, workers=options.moccasin.workers,
         seed=options.seed, memory_limit=options.memory_limit,
     ) as process:  # fmt: skip
@@ -165,7 +165,7 @@ def _moccasin(name: str, graph: Graph, budget_bytes: int, options: SolveOptions)
                 raise
             log.warning("interrupted: going on with the best schedule so far")
     if best is None:
-        raise infeasible(graph, budget_bytes, known)
+        raise infeasible(graph, budget_bytes, known, order=order)
     log.info("cost %.6g, for this C and order at least %.6g", cost, bound)
     return _schedule(graph, best, name, "CP-SAT, optimal for its C" if proved else "CP-SAT", budget_bytes, begun)
 

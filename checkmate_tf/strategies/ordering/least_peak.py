@@ -22,6 +22,7 @@ from ...plan import evaluate, plan_from_sequence
 from ...schedule import Schedule, keep_all
 from ...units import format_bytes
 from ..options import SolveOptions
+from ..search.minimum_budget import proven_minimum
 from .descents import start_order
 from .downsets import least_order
 from .lives import Lives, least_possible, lives, peak
@@ -63,7 +64,8 @@ def ordered(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
     Raises
     ------
     InfeasibleBudgetError
-        If no order fits, or none was found. It names the least peak found.
+        If no order fits, or none was found. It names the least peak found. It is `proven` only where recomputation
+        does not help either.
     """
     begun = time.perf_counter()
     plain = keep_all(graph)
@@ -71,14 +73,14 @@ def ordered(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
         return replace(plain, strategy="least-peak", budget_bytes=budget_bytes, solver="none needed")
     found = least_peak(graph, options.time_limit, options.seed, enough_bytes=budget_bytes)
     if found.peak_bytes > budget_bytes:
-        proven = budget_bytes < found.lower_bytes
+        proven = budget_bytes < proven_minimum(graph, "free")[0]
         why = "no order does with less" if found.peak_bytes == found.lower_bytes else "the least peak of an order found"
         message = (
             f"budget {format_bytes(budget_bytes)} is below {format_bytes(found.peak_bytes)}, {why} without "
             'recomputation; raise the budget or use strategy="checkmate"'
         )
         raise InfeasibleBudgetError(
-            message, budget_bytes, found.peak_bytes, proven=proven, sequence=found.order.tolist()
+            message, budget_bytes, found.peak_bytes, proven=proven, sequence=found.order.tolist(), bound_order="free"
         )
     return once(graph, found.order, budget_bytes, "least-peak", time.perf_counter() - begun)
 

@@ -13,9 +13,13 @@ import numpy as np
 
 from ...files.arrays import graph_from_arrays, graph_to_arrays
 from ...graph import Graph
+from ...plan import evaluate, plan_from_sequence
 from ...solvers.json_process import JsonProcess, keep_output, limit_memory, say
 
 __all__ = ["BoundProcess"]
+
+_SHARE = 0.5  # of the time left, for the exact program at most: where it does not end, best-first search may
+_TICK = 0.5  # seconds of best-first search between two messages
 
 
 class BoundProcess(JsonProcess):
@@ -32,12 +36,14 @@ class BoundProcess(JsonProcess):
         Bytes of address space that the process may have. If it needs more it ends; what it told so far counts.
     max_cost : float, optional
         Bound the peak of schedules that cost no more than this, instead of the cost of those that fit the budget.
+    relaxed : bool
+        Do no more than the relaxation. Else the optimum of a small graph is looked for when that is done.
 
     Notes
     -----
     Use as a context manager: the process is ended on exit. Nothing is raised if it fails; there is no bound then.
     Messages have "cost" (infinite if infeasible; bytes if there is a `max_cost`), "boundaries" and "kept" (rows as
-    lists), or "cost" and, from the exact program of a small graph, "sequence".
+    lists). For small graphs there are more, which have a "cost" or a "sequence".
     """
 
     def __init__(
@@ -47,6 +53,7 @@ class BoundProcess(JsonProcess):
         time_limit: float,
         memory_limit: int | None = None,
         max_cost: float | None = None,
+        relaxed: bool = False,
     ) -> None:
         arrays = {
             **graph_to_arrays(graph),
@@ -54,6 +61,7 @@ class BoundProcess(JsonProcess):
             "time_limit": time_limit,
             "memory_limit": memory_limit or 0,
             "max_cost": np.nan if max_cost is None else max_cost,
+            "relaxed": relaxed or max_cost is not None,
         }
         super().__init__(__name__, arrays)
 
@@ -64,21 +72,39 @@ class BoundProcess(JsonProcess):
 def main(path: str) -> None:
     """Print each better bound as a line of JSON."""
     from .bound import bounds, peak_bounds
-    from .exact import exact
 
     begun = time.perf_counter()
-
     with np.load(path, allow_pickle=False) as file:
         graph = graph_from_arrays(file)
         budget_bytes, time_limit = int(file["budget_bytes"]), float(file["time_limit"])
-        max_cost = float(file["max_cost"])
+        max_cost, relaxed = float(file["max_cost"]), bool(file["relaxed"])
         limit_memory(int(file["memory_limit"]))
     found = bounds(graph, budget_bytes, time_limit) if np.isnan(max_cost) else peak_bounds(graph, max_cost, time_limit)
     for bound in found:
         say(cost=bound.cost, boundaries=bound.boundaries.tolist(), kept=np.round(bound.kept, 3).tolist())
-    left = time_limit - (time.perf_counter() - begun)
-    if np.isnan(max_cost) and left > 0:
-        exact(graph, budget_bytes, left, lambda cost, sequence: say(cost=cost, sequence=sequence))
+    if not relaxed:
+        _solve(graph, budget_bytes, begun + time_limit)
+
+
+def _solve(graph: Graph, budget_bytes: int, until: float) -> None:
+    """Look for the optimum of a small graph: the exact program gives a schedule, best-first search the proof."""
+    from ..ordering.states import LARGEST
+    from ..search.best_first import BestFirst
+    from .exact import exact
+
+    small, known = len(graph) <= LARGEST, np.inf
+    left = until - time.perf_counter()
+    sequence = exact(graph, budget_bytes, _SHARE * left if small else left) if left > 0 else None
+    if sequence is not None:
+        say(sequence=sequence)
+        found = evaluate(graph, plan_from_sequence(graph, sequence))
+        known = found.cost if found.peak_bytes <= budget_bytes else np.inf
+    search = BestFirst(graph, budget_bytes, "fixed") if small else None
+    while search is not None and not search.ended and time.perf_counter() < until:
+        search.explore(_TICK, known)
+        say(cost=search.bound)
+        if search.sequence is not None:
+            say(sequence=search.sequence.tolist())
 
 
 if __name__ == "__main__":

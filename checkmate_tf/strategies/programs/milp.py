@@ -44,13 +44,14 @@ def milp(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
     Returns
     -------
     Schedule
-        Its lower bound is the solver's, for schedules that compute a node at most once in a stage. It is "optimal" if
-        the gap is closed to 1e-9.
+        Its lower bound is the solver's, for schedules in stages that compute each node at most once, in the graph's
+        order (`bound_order` "stages"). It is "optimal" if the gap is closed to 1e-9.
 
     Raises
     ------
     InfeasibleBudgetError
-        If no schedule fits, or none was found in time.
+        If no schedule fits, or none was found in time. The solver's proof is about such stages only. So it is `proven`
+        only below what every schedule in the graph's order needs.
     StrategyError
         If the solver asked for does not exist, is not installed, or cannot solve this program.
     """
@@ -77,7 +78,7 @@ def milp(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
     status = "optimal" if best.cost - lower <= EXACT * best.cost else "feasible"
     return replace(
         best, strategy="milp", solver=solution.solver, status=status, budget_bytes=budget_bytes, lower_bound=lower,
-        seconds=time.perf_counter() - begun,
+        bound_order="stages", seconds=time.perf_counter() - begun,
     )  # fmt: skip
 
 
@@ -140,10 +141,10 @@ def _schedule(program: Formulation, solution: Solution, budget_bytes: int) -> Sc
 
 def _infeasible(graph: Graph, budget_bytes: int, known_bytes: int, solution: Solution) -> InfeasibleBudgetError:
     asked, known = format_bytes(budget_bytes), format_bytes(known_bytes)
-    proven = solution.status == "infeasible"
     why = (
-        "no schedule that computes a node at most once in a stage fits it (proven)"
-        if proven
+        "no schedule in stages, each in the graph's order and with each node once at most, fits it (proven), though "
+        "another one may"
+        if solution.status == "infeasible"
         else f"{solution.solver} found no schedule ({solution.detail or 'in time'}), though one may exist"
     )
     return InfeasibleBudgetError(
@@ -151,5 +152,5 @@ def _infeasible(graph: Graph, budget_bytes: int, known_bytes: int, solution: Sol
         "that or lower the batch size",
         budget_bytes,
         known_bytes,
-        proven,
+        proven=False,
     )

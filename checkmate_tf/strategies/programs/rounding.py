@@ -86,8 +86,8 @@ def lp_rounding(graph: Graph, budget_bytes: int, options: SolveOptions) -> Sched
     Returns
     -------
     Schedule
-        Its lower bound is that of the relaxation under the whole budget, over schedules with at most one computation
-        of a node a stage.
+        Its lower bound is that of the relaxation under the whole budget, over schedules in stages that compute each
+        node at most once, in the graph's order (`bound_order` "stages").
 
     Raises
     ------
@@ -205,7 +205,7 @@ def _strategy(graph: Graph, budget_bytes: int, options: SolveOptions, name: str,
     seconds = time.perf_counter() - begun
     return replace(
         best, strategy=name, solver=solution.solver, status=status, budget_bytes=budget_bytes, lower_bound=lower,
-        seconds=seconds,
+        bound_order="stages", seconds=seconds,
     )  # fmt: skip
 
 

@@ -1,4 +1,7 @@
-"""The optimum of small graphs over all orders and all recomputations: best-first search, with a bound at every state.
+"""The optimum of small graphs over all recomputations: best-first search, with a bound at every state.
+
+It is over all orders of first computations, or over schedules in the graph's order, in which each node waits for all
+before it. A stage may compute nodes in any order, and as often as it likes.
 
 A state is the set of values that have been computed so far, and the set of those in memory. A move computes one node
 whose inputs are in memory. If it does not fit, values are dropped first, no more than it takes. A value of which every
@@ -31,6 +34,7 @@ from numpy.typing import NDArray
 
 from ...graph import Graph
 from ...numba_jit import numba_jit
+from ..options import Order
 from ..ordering.links import ragged
 from ..ordering.states import LARGEST, Tree, bits, find, path, pop, push, reach, tree_of
 from ..orders import with_order_of_effects
@@ -45,8 +49,8 @@ _SLACK = 1e-9  # of the base cost: sums of the same costs in another order
 class _Steps(NamedTuple):
     """The graph, in bits (for Numba).
 
-    Value i is of use until all of `serves[i]` has been computed. `order[ptr[v]:ptr[v + 1]]` may be in memory across v,
-    the cheapest first. Values among `fixed` are not dropped.
+    Value i is of use until all of `serves[i]` has been computed. `earlier[v]` has been computed before v is. Of these,
+    `order[ptr[v]:ptr[v + 1]]` may be in memory across v, the cheapest first. Values among `fixed` are not dropped.
     """
 
     sizes: NDArray[np.int64]
@@ -59,7 +63,7 @@ class _Steps(NamedTuple):
     below: NDArray[np.int64]
     users: NDArray[np.int64]
     serves: NDArray[np.int64]
-    ancestors: NDArray[np.int64]
+    earlier: NDArray[np.int64]
     working_set: NDArray[np.int64]
     fixed: int
     ptr: NDArray[np.int64]
@@ -74,21 +78,23 @@ class BestFirst:
     graph : Graph
     budget_bytes : int
         Constants included.
+    order : "fixed" or "free"
+        Which schedules to search.
 
     Attributes
     ----------
     bound : float
-        No schedule within the budget costs less, in any order. Infinite if there is none.
+        No schedule within the budget costs less, of those in that order. Infinite if there is none.
     sequence : (length,) int array or None
         The optimum, once it is found.
     ended : bool
         Nothing is left to explore, or there is no room for more states.
     """
 
-    def __init__(self, graph: Graph, budget_bytes: int) -> None:
+    def __init__(self, graph: Graph, budget_bytes: int, order: Order = "free") -> None:
         if len(graph) > LARGEST:
             raise ValueError(f"{graph.name!r} has {len(graph)} nodes; best-first search takes {LARGEST} at most")
-        self.steps, self.room = _steps(graph), budget_bytes - graph.constant_bytes
+        self.steps, self.room = _steps(graph, order), budget_bytes - graph.constant_bytes
         self.tree = tree_of(_STATES)
         self.slack = _SLACK * graph.base_cost
         self.rate = 100.0  # states a second, measured as it goes
@@ -109,20 +115,24 @@ class BestFirst:
                 self.sequence = path(self.tree, found)
 
 
-def _steps(graph: Graph) -> _Steps:
+def _steps(graph: Graph, kind: Order) -> _Steps:
     n = len(graph)
-    ancestors, after = reach(graph)
+    ancestors, descendants = reach(graph)
+    before = [bits(row) for row in with_order_of_effects(graph).inputs]
+    earlier, later = ancestors, descendants
+    if kind == "fixed":
+        before = earlier = [(1 << v) - 1 for v in range(n)]
+        later = [(1 << n) - (2 << v) for v in range(n)]
     users = [bits(row) for row in graph.users]
     ratio = graph.costs / np.maximum(graph.sizes, 1)
     ratio[graph.recompute_until == 0] = np.inf
     cheapest = np.argsort(ratio, kind="stable").tolist()
-    apart = lambda i, v: i != v and not after[v] >> i & 1  # noqa: E731 - i may be computed before v
+    apart = lambda i, v: i != v and not later[v] >> i & 1  # noqa: E731 - i may be computed before v
     across = [
-        [i for i in cheapest if apart(i, v) and graph.sizes[i] and (users[i] & after[v] or not users[i])]
+        [i for i in cheapest if apart(i, v) and graph.sizes[i] and (users[i] & later[v] or not users[i])]
         for v in range(n)
     ]  # fmt: skip
     ptr, order = ragged(across)
-    before = [bits(row) for row in with_order_of_effects(graph).inputs]
     results = bits(i for i in range(n) if not users[i])
     early = results & reduce(or_, before, 0)  # results that another node waits for
     never = 1 << LARGEST  # no node: what waits for it to be computed goes on to the end
@@ -133,8 +143,8 @@ def _steps(graph: Graph) -> _Steps:
         own=column([bits(i for i in row if graph.users[i] == (k,)) for k, row in enumerate(graph.inputs)]),
         before=column(before),
         below=column([(1 << u) - 1 if u <= n else never for u in np.maximum(graph.recompute_until, 0).tolist()]),
-        users=column(users), ancestors=column(ancestors), working_set=graph.working_set,
-        serves=column([row | never if row & early else row for row in after]), fixed=results & ~early,
+        users=column(users), earlier=column(earlier), working_set=graph.working_set,
+        serves=column([row | never if row & early else row for row in descendants]), fixed=results & ~early,
         ptr=ptr, order=order,
     )  # fmt: skip
 
@@ -167,7 +177,7 @@ def _promise(steps: _Steps, room: int, done: int, memory: int) -> float:
     for v in range(steps.sizes.shape[0]):
         if done >> v & 1:
             continue
-        made = (done | steps.ancestors[v]) & ~missing & ~steps.inputs[v]
+        made = (done | steps.earlier[v]) & ~missing & ~steps.inputs[v]
         excess = steps.working_set[v] - room
         for at in range(steps.ptr[v], steps.ptr[v + 1]):
             i = steps.order[at]

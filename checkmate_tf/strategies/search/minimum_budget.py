@@ -163,6 +163,8 @@ def infeasible(
         Whether the relaxation proves that there is none.
     sequence : (length,) int array, optional
         The schedule with `known_bytes`.
+    order : "fixed" or "free"
+        Which schedules the strategy has.
     """
     (low, node), high = proven_minimum(graph, order), known_bytes
     known = None if sequence is None else [int(i) for i in sequence]
@@ -172,7 +174,7 @@ def infeasible(
             f"budget {asked} is below {least}, the least that any schedule of this model needs ({graph.names[node]}); "
             "raise the budget or lower the batch size"
         )
-        return InfeasibleBudgetError(message, budget_bytes, high, proven=True, sequence=known)
+        return InfeasibleBudgetError(message, budget_bytes, high, proven=True, sequence=known, bound_order=order)
     why = (
         "no schedule of this model fits it (proven)"
         if relaxation
@@ -182,7 +184,7 @@ def infeasible(
         f"budget {asked} is too small: {why}; the least budget with a known schedule is {found}; raise the budget "
         "to that or lower the batch size"
     )
-    return InfeasibleBudgetError(message, budget_bytes, high, proven=relaxation, sequence=known)
+    return InfeasibleBudgetError(message, budget_bytes, high, proven=relaxation, sequence=known, bound_order=order)
 
 
 def infeasible_plain(graph: Graph, budget_bytes: int, peak_bytes: int) -> InfeasibleBudgetError:

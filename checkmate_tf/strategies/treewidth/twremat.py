@@ -73,7 +73,7 @@ def twremat(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
         for ordered, parts in divisions(graph):
             search.run(ordered, parts)
     if search.best is None:
-        raise infeasible(graph, budget_bytes, search.least)
+        raise infeasible(graph, budget_bytes, search.least, order="free")
     return Schedule(
         graph, np.array(search.best), strategy="twremat", solver="tree decomposition by minimum fill-in",
         status="optimal" if search.cost <= graph.base_cost else "feasible", budget_bytes=budget_bytes,

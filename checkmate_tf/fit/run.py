@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from ..costs.calls import may_not_end
 from ..device.before import memory_before
-from ..device.examples import examples
+from ..device.examples import examples, is_alike
 from ..device.measure import Fed, captured_variables, fed_as_by_fit, measure_peak, moved_by_steps
 from ..emit.emit import Copies
 from ..emit.ordering import Order, Within
@@ -258,7 +259,9 @@ def runnable(job: Job, plan: Plan, order: Order, told: Callable[[Copies], None] 
     if moved:
         raise NotMeasurable(f"steps read from or write to more than variables ({moved}), which cannot be undone")
     traced = program.step.inputs
-    batch, came = examples([program.static.tensors[id(t)] for t in traced], job.options.sample), job.options.came
+    static = [program.static.tensors[id(t)] for t in traced]
+    _check_ends(program, static, job.options.sample)
+    batch, came = examples(static, job.options.sample), job.options.came
     others = []
     ready = POLICY.ready_batches(job.options.prefetch)
     folded = folded_constants(program, job.budget_bytes, came is not None)
@@ -266,3 +269,14 @@ def runnable(job: Job, plan: Plan, order: Order, told: Callable[[Copies], None] 
     if came is not None and shapes and len(came) == len(batch):  # with known shapes only one size can be fed
         others = [[np.asarray(a).astype(b.dtype) for a, b in zip(came, batch, strict=True)]]
     return fed_as_by_fit(planned, batch, job.device, ready, job.places, shapes, others)
+
+
+def _check_ends(program: Program, tensors: Sequence[tf.Tensor], sample: Sequence[Any] | None) -> None:
+    """Refuse a step whose loops may run for ever on made-up data, where there is no other."""
+    if sample is not None and is_alike(sample, tensors):
+        return
+    loop = next((op.name for op in program.static.operations.values() if may_not_end(op)), "")
+    if loop:
+        raise NotMeasurable(
+            f"data decides how often {loop} runs, and on made-up data it may never end: give compile a batch with data="
+        )

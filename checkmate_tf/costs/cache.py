@@ -23,7 +23,8 @@ MAX_FILE_BYTES = 32 << 20
 MAX_ENTRIES = 50_000
 MAX_KEY = 4_000
 MOST = {"us": 3.6e9, "bytes": 2.0**45}  # an hour, 32 TiB
-_FORMAT = 1
+_FORMAT = 2  # and of signatures: those of 1 had no constants of loops
+_OLDER = range(1, _FORMAT)
 _log = logging.getLogger(__name__)
 
 
@@ -51,6 +52,8 @@ def load(path: Path | None, unit: str = "us") -> dict[str, float]:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise ValueError(f"larger than {MAX_FILE_BYTES} bytes")
         content = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(content, dict) and content.get("format") in _OLDER:
+            return {}
         if not isinstance(content, dict) or content.get("format") != _FORMAT or not isinstance(content.get(unit), dict):
             raise ValueError("not a profile of this version")
     except FileNotFoundError:

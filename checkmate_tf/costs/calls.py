@@ -1,4 +1,4 @@
-"""Loops, branches and calls: totals over the functions that an operation calls, and iterations of loops."""
+"""Loops, branches and calls: totals over what an operation calls, iterations of loops, and whether they end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["call_total", "iterations_of"]
+from ..trace.sizes.loops import most_rounds, root_of
+from .alone.eager import called_graph, called_graphs
+from .alone.values import StaticValues
+from .counts import CALLS
+
+__all__ = ["call_total", "iterations_of", "may_not_end"]
+
+Values = Callable[[Any], np.ndarray | None]
+_SOME = np.array(1)  # of a number of rounds that matters only in that there is one
 
 
 def call_total(op: Any, measure: Callable[[Any, int | None], float], unknown_dim: int | None = None) -> float:
@@ -27,8 +35,6 @@ def call_total(op: Any, measure: Callable[[Any, int | None], float], unknown_dim
         Of a loop: body and condition, times `iterations_of`, or once if that is not known. Of branches: the dearest
         one. Of a call: the function.
     """
-    from .alone.eager import called_graphs
-
     totals = []
     for graph in called_graphs(op):
         unknown = _batch_of(op, graph, unknown_dim)
@@ -49,40 +55,65 @@ def _batch_of(op: Any, graph: Any, default: int | None) -> int | None:
     return seen.most_common(1)[0][0] if seen else default
 
 
-def iterations_of(op: Any, values: Callable[[Any], np.ndarray | None] | None = None) -> int | None:
-    """Iterations of a While whose condition bounds a counter by a number that constants and static shapes tell.
+def iterations_of(op: Any, values: Values | None = None) -> int | None:
+    """Iterations of a While that counts to a number that constants and static shapes tell.
 
-    The condition is searched for `Less` between integer scalars. The loop of a gradient is bounded by the counter of
-    its forward loop, and takes that loop's number. Of several bounds the least counts. A loop that may end early runs
-    at most so often.
+    The loop of a gradient counts to what its forward loop has counted, and takes that loop's number. Of several bounds
+    the least counts. A loop that may end early runs at most so often.
 
     Returns
     -------
     int or None
         None if no bound is known.
     """
-    from .alone.eager import called_graph
-    from .alone.values import StaticValues
-
-    condition = called_graph(op, "cond") if "While" in op.type else None
-    if condition is None:
+    if "While" not in op.type:
+        return None
+    condition, body = called_graph(op, "cond"), called_graph(op, "body")
+    if condition is None or body is None:
         return None
     values = values or StaticValues()
-    place = {t.ref(): i for i, t in enumerate(condition.inputs)}
+    return most_rounds(condition, body, [_start(t, values) for t in op.inputs], values)
 
-    def known(tensor: Any) -> int | None:
-        while tensor.op.type == "Identity":
-            tensor = tensor.op.inputs[0]
-        outer = op.inputs[place[tensor.ref()]] if tensor.ref() in place else tensor
-        value = values(outer)
-        if value is None:
-            return iterations_of(outer.op, values) if "While" in outer.op.type else None
-        return int(value) if np.ndim(value) == 0 else None
 
-    bounds = []
-    for test in condition.get_operations():
-        if test.type == "Less" and test.inputs[0].dtype.is_integer and test.inputs[0].shape.rank == 0:
-            limit, start = known(test.inputs[1]), known(test.inputs[0])
-            if limit is not None and limit >= 0:
-                bounds.append(max(0, limit - (start or 0)))
-    return min(bounds) if bounds else None
+def may_not_end(op: Any, values: Values | None = None) -> bool:
+    """Whether an operation is a loop that runs as long as its data decides, or calls one.
+
+    On data that is made up such a loop may run for ever. Where a gradient pops from a list how often to run, a loop
+    before it has run, and counted that.
+    """
+    if op.type not in CALLS:
+        return False
+    known = values or StaticValues()
+
+    def counted(t: Any) -> np.ndarray | None:
+        return _SOME if t.op.type == "TensorListPopBack" and t.shape.rank == 0 else known(t)
+
+    if "While" in op.type and iterations_of(op, counted) is None:
+        return True
+    for graph in called_graphs(op):
+        inside = _values_inside(op, graph, counted)
+        if any(may_not_end(inner, inside) for inner in graph.get_operations()):
+            return True
+    return False
+
+
+def _start(tensor: Any, values: Values) -> np.ndarray | None:
+    """The value of a variable of a loop when it begins: of a counter, a known number or what another loop counts."""
+    if not tensor.dtype.is_integer or tensor.shape.rank != 0:
+        return None
+    value = values(tensor)
+    if value is None and tensor.value_index == 0:  # where TensorFlow's loops count from 0
+        rounds = iterations_of(tensor.op, values)
+        value = None if rounds is None else np.array(rounds)
+    return value
+
+
+def _values_inside(op: Any, graph: Any, values: Values) -> Values:
+    """Values in a function that an operation calls: of a loop, those that its rounds leave alone."""
+    given = list(op.inputs)[len(op.inputs) - len(graph.inputs) :]
+    body = called_graph(op, "body") if "While" in op.type else None
+    known = {}
+    for k, (outer, inner) in enumerate(zip(given, graph.inputs, strict=True)):
+        if outer.dtype.is_integer and (body is None or root_of(body.outputs[k]) is body.inputs[k]):
+            known[inner.ref()] = values(outer)
+    return StaticValues(known)

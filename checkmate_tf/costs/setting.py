@@ -19,7 +19,7 @@ def default_device() -> str:
 
 def setting(device: str) -> str:
     """What the times of all operations depend on, in words: processor, TensorFlow, threads, oneDNN, kernels."""
-    threads = f"{tf.config.threading.get_intra_op_parallelism_threads()}of{_cores()}"
+    threads = f"{_threads()}of{_cores()}"
     found = f"{_device_name(device)} tf{tf.__version__} threads {threads} onednn {_onednn()}"
     if "GPU" in device.upper():  # other kernels
         found += f" deterministic {is_op_determinism_enabled()}"
@@ -37,6 +37,13 @@ def _onednn() -> str:
     return f"{os.environ.get('TF_ENABLE_ONEDNN_OPTS', '-')} {cap} {zlib.crc32(flags.encode()):08x}"
 
 
+def _threads() -> int:
+    """Threads of one operation that the program asks for, or else the environment; 0 if TensorFlow chooses."""
+    asked = tf.config.threading.get_intra_op_parallelism_threads()
+    given = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
+    return asked or (int(given) if given.isdecimal() else 0)
+
+
 def _cores() -> int:
     try:
         return len(os.sched_getaffinity(0))
@@ -46,7 +53,7 @@ def _cores() -> int:
 
 def _device_name(device: str) -> str:
     if "GPU" in device.upper():
-        for physical in tf.config.list_physical_devices("GPU"):
+        for physical in tf.config.get_visible_devices("GPU"):
             return str(tf.config.experimental.get_device_details(physical).get("device_name", "gpu"))
     return _of_processor("model name") or platform.processor() or platform.machine() or "cpu"
 

@@ -1,7 +1,8 @@
 """Signatures: operations that take the same time have the same one, in any process.
 
-What counts is the type, the attributes, types and shapes of inputs, and small integer inputs by value. The gradient of
-a max-pooling is another operation where the pooling is known (`trace.sizes.tapes`).
+What counts is the type, the attributes, types and shapes of inputs, and small integer inputs by value. Of a loop or a
+call it is all of this for each operation inside, what that reads, and small constants by value. The gradient of a
+max-pooling is another operation where the pooling is known (`trace.sizes.tapes`).
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import numpy as np
 
 from ..trace.sizes.tapes import pooling_of
 from .alone.eager import called_graphs, handle_shape_dtype
-from .alone.values import StaticValues
+from .alone.values import MAX_ELEMENTS, StaticValues
+from .sizes import elements
 
 __all__ = ["Signer"]
 
 _MAX_LENGTH = 600
-_IGNORED = frozenset(("container", "shared_name", "config", "config_proto", "executor_type"))
+_IGNORED = frozenset(("container", "shared_name", "config", "config_proto", "executor_type", "seed", "seed2"))
 
 
 class Signer:
@@ -62,25 +64,31 @@ class Signer:
     def _attributes(self, op: Any) -> str:
         parts = []
         for attr in op.op_def.attr if op.op_def is not None else ():
-            if attr.type == "func":
-                continue
-            if attr.name not in _IGNORED and not attr.name.startswith("_"):
+            if attr.type not in ("func", "list(func)") and attr.name not in _IGNORED and not attr.name.startswith("_"):
                 value = op.get_attr(attr.name)
                 text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
                 text = " ".join(text.split())
                 parts.append(f"{attr.name}={text if len(text) <= 60 else _digest(text)}")
-        bodies = [_digest(";".join(map(_inner, g.get_operations()))) for g in called_graphs(op)] if _calls(op) else []
+        bodies = [self._body(graph) for graph in called_graphs(op)] if op.op_def is not None else []
         return "{" + ",".join(parts + bodies) + "}"
 
+    def _body(self, graph: Any) -> str:
+        """What a function computes. Names differ between traces of one model; order, types and shapes do not."""
+        operations = graph.get_operations()
+        place = {op.name: k for k, op in enumerate(operations)}
+        reads = lambda op: ",".join(f"{place[t.op.name]}:{t.value_index}" for t in op.inputs)  # noqa: E731 - short
+        return _digest(";".join(f"{reads(op)}>{self._inner(op)}" for op in operations))
 
-def _calls(op: Any) -> bool:
-    return op.op_def is not None and any(attr.type == "func" for attr in op.op_def.attr)
+    def _inner(self, op: Any) -> str:
+        shapes = ",".join(f"{t.dtype.name}{t.shape}" for t in op.outputs)
+        return f"{op.type}:{shapes}{'' if _is_opaque(op) else self._attributes(op)}"
 
 
-def _inner(op: Any) -> str:
-    # Names differ between traces of one model; order, types and shapes do not.
-    shapes = ",".join(f"{t.dtype.name}{t.shape}" for t in (*op.inputs, *op.outputs))
-    return f"{op.type}:{shapes}"
+def _is_opaque(op: Any) -> bool:
+    """Whether an operation is a constant whose value does not count: a large one, or a text with names in it."""
+    return op.type == "Const" and (
+        op.outputs[0].dtype.name == "string" or (elements(op.outputs[0]) or 0) > MAX_ELEMENTS
+    )
 
 
 def _digest(text: str) -> str:

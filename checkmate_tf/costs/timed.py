@@ -31,9 +31,10 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from ..trace.ops import call_attributes
 from ..trace.sizes.tapes import pooling_of
 from . import cache as disk
-from .alone.eager import RUN_ERRORS, as_function, call_attributes, run_op
+from .alone.eager import RUN_ERRORS, as_function, run_op
 from .alone.fabricate import Fabricator, may_run
 from .counts import CALLS, SOURCES, VIEWS
 from .flops import op_flops

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-__all__ = ["example", "examples"]
+__all__ = ["example", "examples", "is_alike"]
 
 
 def examples(tensors: Sequence[Any], sample: Sequence[Any] | None) -> list[NDArray[Any]]:
@@ -17,9 +17,14 @@ def examples(tensors: Sequence[Any], sample: Sequence[Any] | None) -> list[NDArr
 
     Values do not matter for memory, but a step may fail on some. Arrays take nothing of the device's memory.
     """
-    if sample is not None and [a.shape for a in sample] == [tuple(t.shape) for t in tensors]:
+    if sample is not None and is_alike(sample, tensors):
         return [np.asarray(a).astype(t.dtype.as_numpy_dtype) for a, t in zip(sample, tensors, strict=True)]
     return [_made_up(t) for t in tensors]
+
+
+def is_alike(sample: Sequence[Any], tensors: Sequence[Any]) -> bool:
+    """Whether a batch has the shapes of these tensors, so that a step can be run on it."""
+    return [a.shape for a in sample] == [tuple(t.shape) for t in tensors]
 
 
 def example(t: Any) -> tf.Tensor:

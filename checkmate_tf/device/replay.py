@@ -31,7 +31,7 @@ def allocator_of(device: Device) -> Bfc:
         raise NotRecorded(f"the allocator of {device.name} is {kind} (TF_GPU_ALLOCATOR), for which there is no model")
     index = int(device.name.partition(":")[2] or 0)
     said = os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH", "").lower()  # goes before what the program says
-    growth = bool(tf.config.experimental.get_memory_growth(tf.config.list_physical_devices("GPU")[index]))
+    growth = bool(tf.config.experimental.get_memory_growth(tf.config.get_visible_devices("GPU")[index]))
     return Bfc(device.limit_bytes, growth={"true": True, "false": False}.get(said, growth), collecting=True)
 
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from ..costs.calls import may_not_end
 from ..device.before import memory_before
 from ..device.effects import left_out, moved_by_steps
-from ..device.examples import examples
+from ..device.examples import examples, is_alike
 from ..device.measure import Fed, captured_variables, fed_as_by_fit, measure_peak
 from ..emit.emit import Copies
 from ..emit.ordering import Order, Within
@@ -254,13 +255,16 @@ def runnable(job: Job, plan: Plan, order: Order, told: Callable[[Copies], None] 
     moved = moved_by_steps(program)
     if moved:
         raise NotMeasurable(f"steps do more than to read and to assign variables ({moved}), which cannot be undone")
-    silent = replace(job.subject, program=replace(program, left_out=left_out(program)))
+    out = left_out(program)
+    silent = replace(job.subject, program=replace(program, left_out=out))
 
     def planned(*inputs: tf.Tensor) -> Any:
         return silent.emit(plan, order, inputs, jit_compile=job.options.jit_compile, told=told)
 
     traced = program.step.inputs
-    batch, came = examples([program.static.tensors[id(t)] for t in traced], job.options.sample), job.options.came
+    static = [program.static.tensors[id(t)] for t in traced]
+    _check_ends(program, static, None if any(op.outputs for op in out) else job.options.sample)  # zeros are made up
+    batch, came = examples(static, job.options.sample), job.options.came
     others = []
     ready = POLICY.ready_batches(job.options.prefetch)
     folded = folded_constants(program, job.budget_bytes, came is not None)
@@ -268,3 +272,14 @@ def runnable(job: Job, plan: Plan, order: Order, told: Callable[[Copies], None] 
     if came is not None and shapes and len(came) == len(batch):  # with known shapes only one size can be fed
         others = [[np.asarray(a).astype(b.dtype) for a, b in zip(came, batch, strict=True)]]
     return fed_as_by_fit(planned, batch, job.device, ready, job.places, shapes, others)
+
+
+def _check_ends(program: Program, tensors: Sequence[tf.Tensor], sample: Sequence[Any] | None) -> None:
+    """Refuse a step whose loops may run for ever on made-up data, where there is no other."""
+    if sample is not None and is_alike(sample, tensors):
+        return
+    loop = next((op.name for op in program.static.operations.values() if may_not_end(op)), "")
+    if loop:
+        raise NotMeasurable(
+            f"data decides how often {loop} runs, and on made-up data it may never end: give compile a batch with data="
+        )

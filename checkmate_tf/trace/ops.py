@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
@@ -9,6 +11,7 @@ __all__ = [
     "ELEMENTWISE",
     "FUSED_LATER",
     "SUMS",
+    "call_attributes",
     "copy_attributes",
     "function_names",
     "inputs_of",
@@ -98,6 +101,31 @@ def copy_attributes(op: tf.Operation) -> dict:
     if _ROUNDS in attributes and attributes[_ROUNDS].i > _MOST_ROUNDS:
         attributes[_ROUNDS] = attr_value_pb2.AttrValue(i=_MOST_ROUNDS)
     return attributes
+
+
+def call_attributes(op: tf.Operation) -> tuple[Any, ...]:
+    """Attributes of an operation to run it eagerly: flat (name, value, name, value ...), as `execute` takes them."""
+    flat: list[Any] = []
+    for attr in op.op_def.attr:
+        flat += [attr.name, _plain(attr.type, op.get_attr(attr.name))]
+    return tuple(flat)
+
+
+def _plain(kind: str, value: Any) -> Any:
+    if kind == "type":
+        return tf.as_dtype(value).as_datatype_enum
+    if kind == "list(type)":
+        return [tf.as_dtype(v).as_datatype_enum for v in value]
+    if kind == "shape":
+        return _shape(value)
+    if kind == "list(shape)":
+        return [_shape(v) for v in value]
+    return value
+
+
+def _shape(proto: Any) -> list[int | None] | None:
+    shape = tf.TensorShape(proto)
+    return None if shape.rank is None else shape.as_list()
 
 
 def inputs_of(op: tf.Operation) -> list[tf.Tensor]:

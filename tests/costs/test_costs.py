@@ -92,6 +92,36 @@ def test_loops_of_two_traces_share_a_signature():
     assert len(signs) == 1
 
 
+def test_what_is_inside_of_a_loop_is_signed():
+    """Its constants, what operations read, their attributes, and the same of what it calls."""
+
+    def loop(limit=3, more=2.0, swapped=False, dilation=1, called=False):
+        def round_of(i, x):
+            parts = tf.nn.conv2d(x, tf.ones([3, 3, 4, 4]), 1, "SAME", dilations=dilation), tf.sin(x)
+            return i + 1, (parts[0] - parts[1] * more) if swapped else (parts[1] - parts[0] * more)
+
+        def round_in_function(i, x):
+            return tf.function(round_of, autograph=False)(i, x)
+
+        body = round_in_function if called else round_of
+        return lambda x: tf.while_loop(lambda i, x: i < limit, body, (tf.constant(0), x))[1]
+
+    kinds = [{}, {"limit": 3000}, {"more": 3.0}, {"swapped": True}, {"dilation": 2}]
+    kinds += [{**kind, "called": True} for kind in kinds]
+    for _ in range(2):
+        signs = [Signer()(only(graph_of(loop(**kind), (2, 8, 8, 4)), "StatelessWhile")) for kind in kinds]
+        assert len(set(signs)) == len(kinds)
+        kinds, expected = kinds[::-1], signs[::-1]
+    assert signs == expected[::-1]
+
+
+def test_branches_of_two_traces_share_a_signature():
+    pick = lambda x: tf.switch_case(tf.cast(x[0], tf.int32), [lambda: tf.sin(x), lambda: tf.cos(x)])  # noqa: E731
+    other = lambda x: tf.switch_case(tf.cast(x[0], tf.int32), [lambda: tf.sin(x), lambda: tf.exp(x)])  # noqa: E731
+    signs = [Signer()(only(graph_of(f, (8,)), "StatelessCase")) for f in (pick, pick, other)]
+    assert signs[0] == signs[1] != signs[2]
+
+
 def test_python_and_io_are_never_run():
     graph = graph_of(lambda x: tf.py_function(lambda v: v, [x], tf.float32), (8, 8))
     assert not may_run(only(graph, "EagerPyFunc"))
@@ -226,7 +256,7 @@ def test_cache_round_trip_merges(folder):
     assert [p.name for p in folder.iterdir()] == [path.name]  # no temporary file is left
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1]", '{"format": 99, "us": {}}', '{"format": 1, "us": 3}', "\x00\xff"])
+@pytest.mark.parametrize("content", ["", "{", "[1]", '{"format": 99, "us": {}}', '{"format": 2, "us": 3}', "\x00\xff"])
 def test_a_corrupt_cache_is_a_warning(folder, caplog, content):
     folder.mkdir()
     path = folder / "x.json"
@@ -237,10 +267,18 @@ def test_a_corrupt_cache_is_a_warning(folder, caplog, content):
     assert disk.save(path, {"a": 1.0}) and disk.load(path) == {"a": 1.0}
 
 
+def test_an_older_cache_is_not_believed_and_no_warning(folder, caplog):
+    folder.mkdir()
+    path = folder / "x.json"
+    path.write_text('{"format": 1, "unit": "us", "us": {"a": 9.0}}')
+    assert disk.load(path) == {} and not caplog.text
+    assert disk.save(path, {"b": 1.0}) and disk.load(path) == {"b": 1.0}
+
+
 def test_implausible_entries_are_dropped(folder):
     folder.mkdir()
     entries = {"good": 2, "nan": float("nan"), "inf": float("inf"), "zero": 0, "minus": -1, "text": "3", "yes": True}
-    (folder / "x.json").write_text(json.dumps({"format": 1, "us": entries}))
+    (folder / "x.json").write_text(json.dumps({"format": 2, "us": entries}))
     assert disk.load(folder / "x.json") == {"good": 2}
     assert not disk.save(folder / "y.json", {"nan": float("nan")})
 
@@ -271,6 +309,25 @@ def test_other_kernels_are_another_setting(monkeypatch, change):
         monkeypatch.setenv(*next(iter(change.items())))
     assert settings.setting("/CPU:0") != before
     assert len(disk.cache_path(f"workspace {settings.setting('/CPU:0')}").name) < 140  # so nothing of it is cut off
+
+
+def test_threads_of_the_environment_are_another_setting(monkeypatch):
+    monkeypatch.setattr(tf.config.threading, "get_intra_op_parallelism_threads", lambda: 0)
+    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
+    found = [settings.setting("/CPU:0")]
+    for given in ("1", "2", "many"):
+        monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", given)
+        found.append(settings.setting("/CPU:0"))
+    assert len(set(found)) == 3 and found[0] == found[3]  # TensorFlow reads no words
+    monkeypatch.setattr(tf.config.threading, "get_intra_op_parallelism_threads", lambda: 2)
+    assert settings.setting("/CPU:0") == found[2]  # what the program says goes before it
+
+
+def test_the_name_of_a_gpu_is_that_of_one_that_is_seen(monkeypatch):
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind=None: ["second"])
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: ["first", "second"])
+    monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda device: {"device_name": device})
+    assert settings.setting("/GPU:0").startswith("second")
 
 
 # Roofline ---------------------------------------------------------------------------------------------------------

@@ -62,6 +62,27 @@ def test_given_data_is_measured_with(kind):
     assert model.checkmate.measured_peak_bytes and not model.checkmate.not_measured
 
 
+class UntilSmall(layers.Layer):
+    """Halves its input until it is small; NaN is not, and made-up data might have one."""
+
+    def call(self, x):
+        small = lambda y: tf.reduce_max(tf.abs(y)) >= 1.0  # noqa: E731 - a short callback
+        return x + tf.stop_gradient(tf.while_loop(small, lambda y: y * 0.5, [tf.stop_gradient(x)])[0])
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_loops_that_data_ends_are_run_on_given_data_only(given):
+    x, y = _labels(BATCH)
+    inputs = keras.Input((64, 8))
+    hidden = UntilSmall()(layers.Dense(32, activation="relu")(inputs))
+    model = keras.Model(inputs, layers.Dense(4, activation="softmax")(layers.Dense(32, activation="relu")(hidden)))
+    model.compile("adam", "sparse_categorical_crossentropy")
+    how = {"data": (x, y - 1), "batch_size": None} if given else {"batch_size": BATCH}
+    report = compile_quickly(model, DENSE, budget="50MB", verify=True, **how).checkmate
+    assert bool(report.measured_peak_bytes) == given
+    assert ("on made-up data it may never end" in report.not_measured) != given
+
+
 class Iterated(keras.Model):
     """Takes a second batch from an iterator of its own."""
 

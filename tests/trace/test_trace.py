@@ -169,6 +169,17 @@ def test_sizes_are_those_of_the_batch_asked():
         assert static.bytes_of(traced.inputs[0]) == 4 * batch * 8 * 8 * 3
 
 
+def test_shapes_go_through_what_has_a_shape_as_an_attribute():
+    def step(x):
+        rows, _ = tf.unstack(tf.ensure_shape(tf.shape(x), [2]))
+        shape = tf.raw_ops.PlaceholderWithDefault(input=[rows, 6], shape=[2])
+        return tf.reshape(x, tf.stack(tf.ensure_shape(tf.shape(x), [None])) // [2, 1] * [1, 2]), tf.zeros(shape)
+
+    traced = _traced(step, tf.TensorSpec([None, 5]))
+    static = _static(traced, 8)
+    assert static.tensors[id(traced.outputs[0])].shape == [4, 10]
+
+
 def test_a_size_that_data_decides_and_bounds_is_the_largest():
     step = _traced(lambda x: tf.reduce_sum(tf.boolean_mask(x, x[:, 0] > 0)), tf.TensorSpec([None, 3]))
     static = _static(step, 4)

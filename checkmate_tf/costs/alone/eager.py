@@ -9,12 +9,14 @@ import tensorflow as tf
 from tensorflow.python.eager import context, execute
 from tensorflow.python.ops import handle_data_util
 
+from ...trace.ops import call_attributes
+
 __all__ = [
     "RUN_ERRORS",
     "as_function",
-    "call_attributes",
     "called_graph",
     "called_graphs",
+    "called_names",
     "handle_shape_dtype",
     "run_op",
 ]
@@ -31,31 +33,6 @@ RUN_ERRORS = (
     KeyError,
     IndexError,
 )
-
-
-def call_attributes(op: tf.Operation) -> tuple[Any, ...]:
-    """Attributes of an operation, flat (name, value, name, value ...) as `execute` takes them."""
-    flat: list[Any] = []
-    for attr in op.op_def.attr:
-        flat += [attr.name, _plain(attr.type, op.get_attr(attr.name))]
-    return tuple(flat)
-
-
-def _plain(kind: str, value: Any) -> Any:
-    if kind == "type":
-        return tf.as_dtype(value).as_datatype_enum
-    if kind == "list(type)":
-        return [tf.as_dtype(v).as_datatype_enum for v in value]
-    if kind == "shape":
-        return _shape(value)
-    if kind == "list(shape)":
-        return [_shape(v) for v in value]
-    return value
-
-
-def _shape(proto: Any) -> list[int | None] | None:
-    shape = tf.TensorShape(proto)
-    return None if shape.rank is None else shape.as_list()
 
 
 def run_op(op: tf.Operation, inputs: Sequence[Any], attributes: tuple[Any, ...] | None = None) -> list[Any]:
@@ -103,9 +80,8 @@ def as_function(op: tf.Operation, inputs: Sequence[Any], pooling: tf.Operation |
 def _in_graph(op: tf.Operation, inputs: Sequence[Any]) -> list[Any]:
     """The outputs of a copy of an operation in the graph that is being traced."""
     graph = tf.compat.v1.get_default_graph()
-    for attr in op.op_def.attr:
-        if attr.type == "func":
-            graph._add_function_recursive(op.graph._get_function(op.get_attr(attr.name).name))
+    for name in called_names(op):
+        graph._add_function_recursive(op.graph._get_function(name))
     attrs = {key: value for key, value in op.node_def.attr.items() if key not in ("_class", "_output_shapes")}
     dtypes = [t.dtype for t in op.outputs]
     return list(graph._create_op_internal(op.type, inputs, dtypes, attrs=attrs, op_def=op.op_def).outputs)
@@ -114,7 +90,14 @@ def _in_graph(op: tf.Operation, inputs: Sequence[Any]) -> list[Any]:
 def called_graph(op: tf.Operation, attribute: str) -> Any | None:
     """The FuncGraph that a function attribute (`body`, `cond`, `f` ...) names, or None if it cannot be found."""
     try:
-        function = op.graph._get_function(op.get_attr(attribute).name)
+        return _graph_of(op, op.get_attr(attribute).name)
+    except RUN_ERRORS:
+        return None
+
+
+def _graph_of(op: tf.Operation, name: str) -> Any | None:
+    try:
+        function = op.graph._get_function(name)
         return None if function is None else function.graph
     except RUN_ERRORS:
         return None
@@ -122,8 +105,17 @@ def called_graph(op: tf.Operation, attribute: str) -> Any | None:
 
 def called_graphs(op: tf.Operation) -> list[Any]:
     """FuncGraphs of the functions that an operation calls; those that cannot be found are left out."""
-    names = [attr.name for attr in op.op_def.attr if attr.type == "func"]
-    return [graph for name in names if (graph := called_graph(op, name)) is not None]
+    return [graph for name in called_names(op) if (graph := _graph_of(op, name)) is not None]
+
+
+def called_names(op: tf.Operation) -> list[str]:
+    """Names of the functions that an operation calls, in the order of its attributes."""
+    names = list[str]()
+    for attr in op.op_def.attr:
+        if attr.type in ("func", "list(func)"):
+            value = op.get_attr(attr.name)
+            names += [function.name for function in (value if attr.type == "list(func)" else [value])]
+    return names
 
 
 def handle_shape_dtype(tensor: Any) -> tuple[list[int], tf.DType] | None:

@@ -17,8 +17,9 @@ import tensorflow as tf
 
 from ...trace.ops import is_stateful
 from ...trace.sizes.learned import LEARNED
+from ..calls import may_not_end
 from ..counts import CALLS, words
-from .eager import called_graphs, handle_shape_dtype, run_op
+from .eager import called_graphs, called_names, handle_shape_dtype, run_op
 
 __all__ = ["MAX_BYTES", "Fabricator", "may_run"]
 
@@ -37,14 +38,18 @@ _OF_LAYERS = words("CudnnRNNBackprop CudnnRNNBackpropV2 CudnnRNNBackpropV3")  # 
 
 
 def may_run(op: tf.Operation) -> bool:
-    """Whether an operation, and every one in the functions that it calls, can be run alone without side effects."""
+    """Whether an operation can be run alone: without side effects, in what it calls, too, and to an end."""
+    return _is_safe(op) and not may_not_end(op)
+
+
+def _is_safe(op: tf.Operation) -> bool:
+    """Whether an operation, and every one in the functions that it calls, has no side effects."""
     if op.op_def is None or op.type == "Placeholder":
         return False
     if op.type in CALLS:
-        wanted = sum(attr.type == "func" for attr in op.op_def.attr)
         graphs = called_graphs(op)
-        return len(graphs) >= wanted and all(
-            inner.type in ("Placeholder", "Const") or may_run(inner) for g in graphs for inner in g.get_operations()
+        return len(graphs) == len(called_names(op)) and all(
+            inner.type in ("Placeholder", "Const") or _is_safe(inner) for g in graphs for inner in g.get_operations()
         )
     if any(attr.type == "func" or attr.type == "list(func)" for attr in op.op_def.attr):
         return False

@@ -7,6 +7,7 @@ tiny operations in between are run eagerly.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,15 @@ class StaticValues:
     """Evaluates tensors that depend on constants and static shapes only; remembers every answer.
 
     Tensors of more than `MAX_ELEMENTS` elements are not evaluated. Meant for one pass over one graph.
+
+    Parameters
+    ----------
+    known : mapping from reference to array or None, optional
+        What is known of some tensors: those that a function is given, say.
     """
 
-    def __init__(self) -> None:
-        self._known: dict[Any, np.ndarray | None] = {}
+    def __init__(self, known: Mapping[Any, np.ndarray | None] | None = None) -> None:
+        self._known: dict[Any, np.ndarray | None] = dict(known or {})
 
     def __call__(self, tensor: Any, depth: int = 0) -> np.ndarray | None:
         """The tensor's value, or None if it depends on data."""

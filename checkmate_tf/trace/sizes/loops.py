@@ -21,6 +21,7 @@ __all__ = [
     "copy_functions",
     "function_graph",
     "list_sizes",
+    "most_rounds",
     "pushes_back",
     "root_of",
     "step_of",
@@ -109,6 +110,34 @@ def pushes_back(result: tf.Tensor) -> int:
     return count
 
 
+def most_rounds(
+    condition: tf.Graph,
+    body: tf.Graph,
+    known: Sequence[np.ndarray | None],
+    value: Callable[[tf.Tensor], np.ndarray | None] = tf.get_static_value,
+) -> int | None:
+    """How often a loop runs at most; None if it may run as long as its data decides.
+
+    It ends as soon as one of the tests fails that its condition takes together. So the least count of them is a bound.
+
+    Parameters
+    ----------
+    condition, body, known
+        As for `trip_count`.
+    value : callable(tensor) -> array or None
+        The value of a tensor of the condition that is no variable of the loop.
+    """
+    tests, todo = list[tf.Operation](), [root_of(condition.outputs[0]).op]
+    while todo:
+        op = todo.pop()
+        if op.type == "LogicalAnd":
+            todo += [root_of(t).op for t in op.inputs]
+        else:
+            tests.append(op)
+    rounds = [_rounds(test, condition, body, known, value) for test in tests]
+    return min((count for count in rounds if count is not None), default=None)
+
+
 def trip_count(condition: tf.Graph, body: tf.Graph, known: Sequence[np.ndarray | None]) -> int | None:
     """How often a loop runs, if it counts from one known number to another, as loops of keras.ops do; else None.
 
@@ -120,13 +149,23 @@ def trip_count(condition: tf.Graph, body: tf.Graph, known: Sequence[np.ndarray |
     known : sequence of array or None
         The first values of the variables of the loop, where shapes alone decide them.
     """
-    test = root_of(condition.outputs[0]).op
+    return _rounds(root_of(condition.outputs[0]).op, condition, body, known, tf.get_static_value)
+
+
+def _rounds(
+    test: tf.Operation,
+    condition: tf.Graph,
+    body: tf.Graph,
+    known: Sequence[np.ndarray | None],
+    value: Callable[[tf.Tensor], np.ndarray | None],
+) -> int | None:
+    """How often a comparison of the condition holds; None if it does not count from one known number to another."""
     if test.type not in _COMPARISONS or not test.inputs[0].dtype.is_integer:
         return None
     inputs = {id(t): k for k, t in enumerate(condition.inputs)}
     ends = [inputs.get(id(root_of(t))) for t in test.inputs]
     steps = [0 if k is None else step_of(body, k) for k in ends]
-    start = [tf.get_static_value(root_of(t)) if k is None else known[k] for t, k in zip(test.inputs, ends, strict=True)]
+    start = [value(root_of(t)) if k is None else known[k] for t, k in zip(test.inputs, ends, strict=True)]
     if any(v is None or np.ndim(v) for v in start) or None in steps:
         return None
     left, right = (int(v) for v in start if v is not None)
@@ -145,9 +184,14 @@ def step_of(body: tf.Graph, k: int) -> int | None:
     if after is before:
         return 0
     sign = {"AddV2": 1, "Add": 1, "Sub": -1}.get(after.op.type)
-    if sign is None or root_of(after.op.inputs[0]) is not before:
+    if sign is None:
         return None
-    step = tf.get_static_value(root_of(after.op.inputs[1]))
+    terms = [root_of(t) for t in after.op.inputs]
+    if sign > 0 and terms[1] is before:
+        terms.reverse()
+    if terms[0] is not before:
+        return None
+    step = tf.get_static_value(terms[1])
     return None if step is None or np.ndim(step) else sign * int(step)
 
 

@@ -17,7 +17,7 @@ from tensorflow.python.framework import func_graph, ops
 from tensorflow.python.ops import handle_data_util
 
 from ...errors import TraceError
-from ..ops import ELEMENTWISE, copy_attributes, inputs_of, is_stateful, view_of
+from ..ops import ELEMENTWISE, call_attributes, copy_attributes, inputs_of, is_stateful, view_of
 from ..order import topological
 from ..pieces import PIECES, piece_of
 from ..step import TracedStep
@@ -412,23 +412,15 @@ def _fold(op: tf.Operation, tensors: Mapping[int, tf.Tensor], known: Mapping[int
     if any(a.WhichOneof("value") == "func" for a in op.node_def.attr.values()):
         return None
     with ops.init_scope(), tf.device("/CPU:0"):
-        attributes: list = []
-        for definition in op.op_def.attr:
-            attributes += [definition.name, _attribute(op, definition.name)]
         results = execute.execute(
             op.type.encode(),
             len(op.outputs),
             [tf.constant(known[id(t)], t.dtype) for t in inputs_of(op)],
-            tuple(attributes),
+            call_attributes(op),
             context.context(),
         )
         values = [r.numpy() for r in results]
     return values if all(v.size <= _SMALL for v in values) else None
-
-
-def _attribute(op: tf.Operation, name: str):
-    value = op.get_attr(name)
-    return value.as_datatype_enum if isinstance(value, tf.DType) else value
 
 
 def _shape_of(handle: tf.Tensor) -> tf.TensorShape:

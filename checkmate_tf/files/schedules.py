@@ -163,7 +163,8 @@ def _same_costs(given: Any, graph: Graph, source: str) -> bool:
     """Whether the costs are those of the graph; refuses if anything else is not."""
     if not isinstance(given, dict):
         raise PlanError(f"{source} does not say which graph it is for (graph is {show_value(given)}); {_HOW}")
-    wanted: dict[str, int | str | None] = {"waits": None, **fingerprint(graph)}
+    wanted: dict[str, int | str | None] = {**fingerprint(graph)}
+    wanted.setdefault("waits", None)
     if "copies" in given and graph.host is None:
         raise PlanError(
             f"{source} copies values to the memory of the host, and graph {graph.name[:60]!r} has no nodes that copy: "

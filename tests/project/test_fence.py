@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "version": "",
     "numba_jit": "",
     "units": "errors",
-    "graph": "errors",
+    "graph": "errors units",
     "statements": "errors graph",
     "allocator": "errors numba_jit units graph",
     "paging": "errors graph statements",

@@ -15,7 +15,8 @@ those that must have finished (see `ordering`). Six rules keep numbers, oneDNN's
 - where Grappler computes products in another order (see `trace.products`), the inner one waits for the factor that is
   taken from it. What must be computed as written has an edge of its own. Such an edge starts at a trigger, which no
   optimizer removes;
-- a variable is assigned after all that reads its value in the step: TensorFlow would copy it, and move it;
+- a variable is assigned after all that reads its value in the step: TensorFlow would copy it, and move it. Where it was
+  updated in part, such as rows of an embedding, TensorFlow would copy it for each read: a read ends that first;
 - a gradient that reads no floating-point value but constants (a mask that is decoded) waits for what its node reads, or
   else the next that reads any: nothing else holds it back, and what it makes would be in memory until then. The edge
   ends at the operation itself, since nothing of that kind is fused.
@@ -40,7 +41,7 @@ import tensorflow as tf
 from ..errors import PlanError
 from ..plan import Plan
 from ..trace.kernels import takes_over
-from ..trace.ops import FUSED_LATER, SUMS, copy_attributes, inputs_of, is_stateful, writes_resource
+from ..trace.ops import FUSED_LATER, SUMS, copy_attributes, inputs_of, is_stateful, updated_in_part, writes_resource
 from ..trace.order import is_gradient
 from ..trace.partition.classes import LARGE, SHAPE, SMALL, SOURCE, VIEW
 from ..trace.partition.trees import in_trees
@@ -144,6 +145,7 @@ class Emission:
         self.shapes_known = full and not program.static.bounded
         self.products = products_of(program) if grappler_sorts() else Products([], set())
         self.in_each_step = computed_in_each_step(program)
+        self.updated_in_part = updated_in_part(program.step.operations)
         self.factors = {p.inner: p.factor for p in self.products.pushed}
         self.current: dict[tf.Operation, list[tf.Tensor]] = {}  # outputs of the newest copy
         self.copies: dict[tf.Operation, list[tf.Operation]] = {}
@@ -325,6 +327,8 @@ class Emission:
         controls += late
         controls += self._keep_order(op, inputs)
         controls += self._keep_in_place(op)
+        if op.type == "ReadVariableOp" and op.inputs[0].op in self.updated_in_part:
+            controls.append(self._not_copied(op, inputs[0], controls))
         waits = [self.comes_after.get(id(t), 0) for t in inputs]
         after = max(waits, default=0)
         begins = min(waits, default=0) if op.type in LOOPS else after  # a loop with whatever is there first
@@ -379,6 +383,11 @@ class Emission:
             return results
         with self.graph.control_dependencies(None), self.graph.device(op.device or None):
             return list(tf.raw_ops.IdentityN(input=[*results, *pieces], name="checkmate/held")[: len(results)])
+
+    def _not_copied(self, op: tf.Operation, handle: tf.Tensor, controls: Sequence[tf.Operation]) -> tf.Operation:
+        """What lets a read share the variable's buffer, which was updated in part. It comes after the update."""
+        with self.graph.control_dependencies(controls), self.graph.device(op.device or None):
+            return tf.raw_ops.DisableCopyOnRead(resource=handle)
 
     def _not_folded(self, t: tf.Tensor) -> tf.Tensor:
         """A constant that TensorFlow takes for none. What is made of it is computed in each step, and not kept."""

@@ -100,6 +100,7 @@ class XlaEmission(Emission):
         checks: Sequence[tf.Operation] = (),
     ) -> None:
         super().__init__(program, graph, inputs, checks)
+        self.updated_in_part = set()  # XLA reads and writes variables at the ends of the step
         with tf.init_scope():  # captured as an argument, so never folded: TensorFlow makes constants of shorter ones
             zeros = tf.zeros([_CAPTURED], tf.uint32)
         self.zero = tf.slice(zeros, [0], [1])

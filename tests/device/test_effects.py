@@ -72,7 +72,6 @@ def _train(model):
     return losses, list(told), model.printed.read_text()
 
 
-@pytest.mark.feature("Training", "summaries and prints in the step")
 def test_measuring_tells_nobody_and_training_tells_the_same(case, tmp_path):
     plain, model = make(case), make(case)
     told.clear()

@@ -156,7 +156,7 @@ LOADERS = {
     "artifact": Loader(saved(np.array([[1.0, 2.0], [0.1, 0.0]])), read_artifact, check_artifact, CostError, "npy"),
     "measurements": Loader(json.dumps(JOURNAL).encode(), lambda p: Journal(p, "here"), check_measurements, None),
     "times": Loader(
-        json.dumps({"format": 1, "unit": "us", "us": {"Conv2D f32": 12.5, "MatMul f32": 3}}).encode(),
+        json.dumps({"format": 2, "unit": "us", "us": {"Conv2D f32": 12.5, "MatMul f32": 3}}).encode(),
         times.load,
         check_times,
         None,
@@ -492,5 +492,5 @@ def test_budgets_of_any_size(budget, says):
 def test_times_too_large_for_a_float_are_dropped(tmp_path):
     for unit in times.MOST:
         path = tmp_path / f"{unit}.json"
-        path.write_text(json.dumps({"format": 1, "unit": unit, unit: {"a": 10**400, "b": -(10**400), "c": 2}}))
+        path.write_text(json.dumps({"format": 2, "unit": unit, unit: {"a": 10**400, "b": -(10**400), "c": 2}}))
         assert times.load(path, unit) == {"c": 2}

@@ -110,6 +110,8 @@ def _start(tensor: Any, values: Values) -> np.ndarray | None:
 
 def _values_inside(op: Any, graph: Any, values: Values) -> Values:
     """Values in a function that an operation calls: of a loop, those that its rounds leave alone."""
+    if len(op.inputs) < len(graph.inputs):  # its function was traced with more than it is called with
+        return StaticValues()
     given = list(op.inputs)[len(op.inputs) - len(graph.inputs) :]
     body = called_graph(op, "body") if "While" in op.type else None
     known = {}

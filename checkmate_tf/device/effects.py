@@ -24,7 +24,7 @@ _DRAW = frozenset(
     """RandomUniform RandomUniformInt RandomStandardNormal TruncatedNormal ParameterizedTruncatedNormal RandomGamma
     RandomPoisson RandomPoissonV2 RandomShuffle Multinomial""".split()  # noqa: SIM905 - a list of words
 )
-_ASSIGN = ("Assign", "ResourceApply", "ResourceScatter", "ResourceSparseApply")  # types begin
+_CHANGE = ("Assign", "Resource", "Rng", "Stateful")  # types begin, of what changes variables and random generators
 
 
 def moved_by(operations: Iterable[tf.Operation]) -> str:
@@ -82,7 +82,7 @@ def drawn_by_kernels(step: TracedStep) -> str:
 
 
 def _tells(kinds: set[str]) -> bool:
-    return bool(kinds & _TELL) and not any(kind.startswith((*_ASSIGN, *_MOVE)) for kind in kinds)
+    return bool(kinds & _TELL) and not any(kind.startswith((*_CHANGE, *_MOVE)) for kind in kinds)
 
 
 def _first(operations: Iterable[tf.Operation], wanted: Callable[[str], bool]) -> str:

@@ -75,7 +75,6 @@ _VIEWS_IF_SAME = frozenset(
         "PadV2",
         "MirrorPad",
         "Pack",
-        "SpaceToBatchND",
     }
 )
 
@@ -260,4 +259,4 @@ def _sums_nothing(op: tf.Operation) -> bool:
     if mine.rank is None or other.rank is None or mine.rank < other.rank:
         return False
     theirs = [1] * (mine.rank - other.rank) + other.as_list()
-    return all(a != 1 or b == 1 for a, b in zip(mine.as_list(), theirs, strict=True))
+    return all(b == 1 or (a != 1 and (a is not None or b is None)) for a, b in zip(mine.as_list(), theirs, strict=True))

@@ -71,14 +71,17 @@ def _begin(op: tf.Operation, source: tf.Tensor) -> int | None:
         return None
     shape = source.shape.as_list()
     rows = as_strided(np.zeros(1, np.int8), shape, [_row(shape[k:]) for k in range(len(shape))])  # nothing reads it
-    found = rows[where]
+    try:
+        found = rows[where if Ellipsis in where else (*where, ...)]  # an array, also where it is one element
+    except IndexError:  # beyond the end, for this batch
+        return None
     whole = bool(found.flags.c_contiguous) and found.size % _row(shape) == 0
     begin = found.__array_interface__["data"][0] - rows.__array_interface__["data"][0]
     return begin if whole and found.size and begin % _row(shape) == 0 else None
 
 
 def _indices(op: tf.Operation) -> tuple[Any, ...] | None:
-    """What NumPy would be given for a slice; None if that is not known."""
+    """What NumPy would be given for a slice; None if that is not known, or if it takes steps: then kernels copy."""
     bounds = [tf.get_static_value(t) for t in op.inputs[1:]]
     if any(bound is None for bound in bounds):
         return None
@@ -95,6 +98,8 @@ def _indices(op: tf.Operation) -> tuple[Any, ...] | None:
             where.append(None)
         elif "shrink_axis" in on:
             where.append(int(begin))
+        elif step != 1:
+            return None
         else:
-            where.append(slice(None if "begin" in on else int(begin), None if "end" in on else int(end), int(step)))
+            where.append(slice(None if "begin" in on else int(begin), None if "end" in on else int(end)))
     return tuple(where)

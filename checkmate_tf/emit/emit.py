@@ -479,14 +479,16 @@ class Emission:
         if op.type in LOOPS:  # what reads no state would run ahead, for as long as its counter lets it
             counts = [t.dtype.is_integer and t.shape.rank == 0 for t in inputs_of(op)]
             return [k for k, kind in enumerate(kinds) if kind in (LARGE, SMALL) or counts[k]]
+        wanted = _GATED_INPUT.get(op.type)
         allowed = [k for k, t in enumerate(inputs_of(op)) if not self._may_be_fused_over(op, t)]
         for kind in (LARGE, SMALL, "Placeholder"):  # the first layer reads the batch itself
             found = [k for k in allowed if kinds[k] == kind]
             if found:
-                return [wanted if (wanted := _GATED_INPUT.get(op.type)) in found else found[0]]
+                return [wanted] if wanted in found else found[:1]
         return []
 
-    def _may_be_fused_over(self, op: tf.Operation, t: tf.Tensor) -> bool:
+    @staticmethod
+    def _may_be_fused_over(op: tf.Operation, t: tf.Tensor) -> bool:
         """Whether an operation and what it may be fused with read a gradient: then both have to read one tensor."""
         partners = _FUSED_WITH_BIAS if op.type == _BIAS else {_BIAS} if op.type in _FUSED_WITH_BIAS else set()
         return any(reader.type in partners for reader in t.consumers())

@@ -60,7 +60,7 @@ def _lies_in_input(result: tf.Tensor) -> bool:
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_what_shares_memory_here_does_in_the_runtime(name):
-    """The input is held by its variable alone. So what a result adds is its own buffer, if it has one."""
+    """The input is held meanwhile. So what a result adds is its own buffer, if it has one."""
     shape, function = RESULTS[name]
     given = tf.zeros(shape)
     function(given)

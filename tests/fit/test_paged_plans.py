@@ -35,6 +35,7 @@ pytestmark = pytest.mark.usefixtures("fresh_keras")
 
 CASE = CASES["residual"]
 ROOFLINE = {"costs": "roofline", "page": "auto"}
+TIGHT = ROOFLINE | {"verify": True, "budget": 0.45}  # no plan without copies costs nearly as little, whatever is found
 
 
 def _pages_all(graph, budget_bytes, options):
@@ -151,7 +152,7 @@ def test_no_more_is_copied_than_the_host_may_hold(hosted, monkeypatch):
 
 def test_measured_in_strict_order_alone(hosted, monkeypatch):
     calls = says(monkeypatch, lambda job, predicted, strict: steady(predicted))
-    report = compile_quickly(make(CASE), CASE, verify=True, **ROOFLINE).checkmate
+    report = compile_quickly(make(CASE), CASE, **TIGHT).checkmate
     assert report.paged is not None and report.attempts[-1].copies == report.paged.values
     assert all(a.strict for a in report.attempts if a.copies) and calls
     assert report.sure_bytes <= POLICY.sure * report.budget_bytes and report.placed_peak_bytes is None
@@ -163,7 +164,7 @@ def test_steps_that_take_longer_are_not_taken(hosted, monkeypatch):
         return replace(steady(predicted), seconds=2.0 if job.subject.pages else 1.0)
 
     says(monkeypatch, measure)
-    report = compile_quickly(make(CASE), CASE, verify=True, **ROOFLINE).checkmate
+    report = compile_quickly(make(CASE), CASE, **TIGHT).checkmate
     assert report.paged is None and any(a.copies for a in report.attempts)
 
 
@@ -173,7 +174,7 @@ def test_a_peak_over_the_budget_while_training_plans_again(hosted, monkeypatch, 
     """With copies if that fits, or else without."""
     says(monkeypatch, lambda job, predicted, strict: steady(predicted))
     plain, model = make(CASE), make(CASE)
-    first = compile_quickly(model, CASE, verify=True, **ROOFLINE).checkmate
+    first = compile_quickly(model, CASE, **TIGHT).checkmate
     assert first.paged is not None
     crowd(monkeypatch, [int(first.budget_bytes * (1 + share))])
     assert train(model, CASE) == train(plain, CASE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -163,6 +164,7 @@ def kernels(draw):
     return done, most - sum(outputs) if own else 0, sorted(live)
 
 
+@pytest.mark.long
 @given(st.data())
 def test_kernels_of_several_threads(data):
     """Kernels run in threads side by side, and free what others made when they are done. Memory is used again."""

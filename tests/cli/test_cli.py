@@ -95,6 +95,7 @@ def test_doctor_never_fails(monkeypatch):
     assert "no processes today" in flat(result.stdout)
 
 
+@pytest.mark.long
 def test_plan_of_a_function_with_a_picture(models, tmp_path):
     picture = tmp_path / "schedule.png"
     result = invoke("plan", f"{models}:wide", "--budget", "70%", *FAST, "--plot", picture, "--json")

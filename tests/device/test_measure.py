@@ -160,7 +160,7 @@ def test_the_limit_of_the_cpu(monkeypatch, limit, expected):
     assert device.limit_bytes == expected if expected else device.limit_bytes > 10**8
 
 
-@pytest.mark.long(only=("true-True",))
+@pytest.mark.long
 @pytest.mark.parametrize(("asked", "found"), [("false", "False"), ("true", "True")])
 def test_an_allocator_that_counts_large_pieces_alone_is_not_measured(asked, found):
     """As oneDNN's does, where no other was asked for."""

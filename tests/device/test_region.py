@@ -88,6 +88,7 @@ print(before, [taken(size) for size in sizes], device.current_bytes() - in_use, 
 """
 
 
+@pytest.mark.long
 def test_large_tensors_find_no_room_in_older_memory():
     """There they got chunks of up to twice their size. What divides it takes next to nothing."""
     child = subprocess.run([sys.executable, "-c", OLDER], capture_output=True, text=True, check=True)
@@ -113,6 +114,7 @@ print("as before")
 """
 
 
+@pytest.mark.long
 def test_older_memory_stays_as_it_is_near_a_hard_limit():
     """Where it is needed once more: what trained plainly still does."""
     environment = {**os.environ, "TF_CPU_BFC_MEM_LIMIT_IN_MB": "1000"}

@@ -47,7 +47,7 @@ def _assert_trains_equally(case):
     assert_same_state(plain, compiled)
 
 
-@pytest.mark.long(but=("dense", "sums", "unet", "subclassed", "mixed"))
+@pytest.mark.long(but=("dense", "sums", "mixed"))
 @pytest.mark.feature("Models", "functional models", name=["residual", "unet", "separable", "sums", "dense"])
 @pytest.mark.feature("Models", "Sequential models", name="sequential")
 @pytest.mark.feature("Models", "subclassed models", name="subclassed")
@@ -113,6 +113,7 @@ def _emission(name):
     return program, schedule, *_emitted(program, lambda emission: emission.run(schedule.plan, waits))
 
 
+@pytest.mark.long(only=("transformer",))
 @pytest.mark.parametrize("name", ["residual", "transformer", "recurrent", "branches", "mixed"])
 def test_effects_happen_once_and_everything_else_as_planned(name):
     program, schedule, emission, graph = _emission(name)
@@ -231,6 +232,7 @@ def _strictly(name):
     return program, schedule, made[0], graph
 
 
+@pytest.mark.long(only=("sums",))
 @pytest.mark.parametrize("name", ["residual", "transformer", "recurrent", "sums", "unet", "separable", "branches"])
 def test_in_strict_order_large_operations_run_one_after_another(name):
     """Each comes after all large ones before it, by what it reads or what it waits for.

@@ -30,6 +30,7 @@ def _data(n):
     return rng.integers(0, WORDS, (n, LENGTH)), rng.standard_normal((n, 1)).astype("float32")
 
 
+@pytest.mark.long(only=("adagrad",))
 @pytest.mark.usefixtures("fresh_keras", "no_grappler")
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
 def test_an_embedding_is_not_copied_and_trains_to_the_same_numbers(optimizer):

@@ -62,7 +62,7 @@ def _planned(name):
     return program, schedule
 
 
-@pytest.mark.long(but=("residual",))
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["residual", "transformer", "mixed"])
 def test_everything_is_emitted_as_planned(name):
     """Without XLA the ties change nothing, so results would be equal; here the operations are counted."""

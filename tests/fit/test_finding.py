@@ -75,7 +75,7 @@ def test_no_solver_is_asked_where_the_plain_step_fits(name, strict, asked):
     assert found.schedule.overhead == 0 and not asked
 
 
-@pytest.mark.long(only=("unet-0.5", "resnet-0.5"))
+@pytest.mark.long(only=("unet-0.5", "resnet-0.5", "resnet-0.6"))
 @pytest.mark.parametrize("share", [0.5, 0.6, 0.7, 0.8, 0.9, 0.97])
 @pytest.mark.parametrize("name", GRAPHS)
 def test_the_solver_is_asked_at_most_three_times_for_a_question(name, share, asked):
@@ -90,6 +90,7 @@ def test_the_solver_is_asked_at_most_three_times_for_a_question(name, share, ask
         assert again.schedule.cost <= first.schedule.cost * (1 + 1e-9)
 
 
+@pytest.mark.long
 def test_no_less_is_asked_for_than_every_schedule_needs(asked):
     finder = finder_of("unet", time_limit=2.0)
     possible = proven_minimum(finder.graph, "free")[0]

@@ -87,6 +87,7 @@ def test_strict_order_where_it_takes_no_longer(monkeypatch, seconds, rest):
     assert ("keep one strict order, 1.02 times the seconds" in report.table()) is rest
 
 
+@pytest.mark.long
 def test_strict_order_is_not_measured_where_a_plan_that_fits_costs_as_little(monkeypatch):
     """Strict order is taken to cost a tenth of a step, which is more than there is to save."""
 
@@ -207,6 +208,7 @@ def test_a_promise_that_cannot_be_kept_is_refused(monkeypatch):
     train(model, DENSE)
 
 
+@pytest.mark.long
 def test_a_refusal_says_what_batches_that_are_kept_ready_take(monkeypatch):
     measures(monkeypatch, 10**7)
     monkeypatch.setattr(run, "POLICY", replace(POLICY, told=0.0))

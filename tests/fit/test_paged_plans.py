@@ -102,6 +102,7 @@ def test_where_nothing_else_fits_values_wait_on_the_host(hosted, monkeypatch):
         compile_quickly(make(CASE), CASE, **ROOFLINE | {"page": "never"})
 
 
+@pytest.mark.long
 def test_a_refusal_names_the_least_of_both_ways(hosted):
     with pytest.raises(InfeasibleBudgetError) as refused:
         compile_quickly(make(CASE), CASE, budget=100_000, time_limit=1, **ROOFLINE)
@@ -140,11 +141,13 @@ def test_off_where_copies_cannot_be_measured(hosted, monkeypatch):
     assert compile_quickly(make(CASE), CASE, **ROOFLINE).checkmate.paged is None
 
 
+@pytest.mark.long
 def test_copies_that_take_long_are_left_out(hosted, monkeypatch):
     monkeypatch.setattr(paging, "copy_rates", lambda *_: CopyRates(1.0, 1.0, 1e5))
     assert compile_quickly(make(CASE), CASE, **ROOFLINE).checkmate.paged is None
 
 
+@pytest.mark.long
 def test_no_more_is_copied_than_the_host_may_hold(hosted, monkeypatch):
     monkeypatch.setenv("TF_GPU_HOST_MEM_LIMIT_IN_MB", "0")
     assert compile_quickly(make(CASE), CASE, **ROOFLINE).checkmate.paged is None

@@ -161,6 +161,7 @@ def test_a_gradient_function_follows_grappler_and_reports_the_plan_that_ran(requ
     assert bits(found) == bits(expected)
 
 
+@pytest.mark.long
 def test_an_optimizer_that_was_replaced_is_let_go():
     model = compile_quickly(make(DENSE), DENSE)
     train(model, DENSE)
@@ -261,7 +262,7 @@ def test_functions_that_run_eagerly_are_refused():
         tf.config.run_functions_eagerly(False)
 
 
-@pytest.mark.long(but=("told0",))
+@pytest.mark.long
 @pytest.mark.parametrize("told", [{}, {"batch_size": None, "data": None}])
 def test_a_share_is_one_of_the_step_that_trains(told):
     """Layers that are no longer frozen keep more for their gradients."""

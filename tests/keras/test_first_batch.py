@@ -107,7 +107,7 @@ def test_several_steps_per_execution(name):
     _same(FITS[name], SEVERAL)
 
 
-@pytest.mark.long(but=("subclassed",))
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["subclassed", "branches", "own_step", "residual", "transformer"])
 def test_models(name):
     case = CASES[name]
@@ -171,6 +171,7 @@ def test_a_budget_that_nothing_fits_restores_the_model():
     assert model.checkmate.recomputations > 0
 
 
+@pytest.mark.long
 def test_whoever_trains_again_while_a_refusal_is_handled_does_not_get_it_again():
     """The end of the data is an exception, too, and its context is what is handled."""
     quickly = {"costs": "flops", "verify": False, "progress": False, "cache": False}
@@ -219,6 +220,7 @@ def test_planning_that_is_interrupted_begins_anew_at_the_next_batch(monkeypatch)
     assert model.checkmate.batch_size == BATCH
 
 
+@pytest.mark.long
 def test_a_model_that_is_restored_before_the_first_batch():
     model = make(DENSE)
     attributes = set(vars(model))
@@ -228,7 +230,7 @@ def test_a_model_that_is_restored_before_the_first_batch():
     assert train(model, DENSE) == train(plain, DENSE)
 
 
-@pytest.mark.long(only=("True",))
+@pytest.mark.long
 @pytest.mark.parametrize("ours", [False, True])
 def test_a_model_that_is_compiled_again_before_the_first_batch(ours):
     def action(model):
@@ -274,6 +276,7 @@ def test_a_larger_batch_is_planned_for_when_it_comes(name, caplog):
     assert report.budget_bytes == int(DENSE.budget * report.plain_peak_bytes)  # a share of the larger step
 
 
+@pytest.mark.long
 def test_a_larger_batch_that_fits_no_budget_leaves_the_plan():
     small = _attached()
     small.train_on_batch(X[:4], Y[:4])
@@ -286,6 +289,7 @@ def test_a_larger_batch_that_fits_no_budget_leaves_the_plan():
     assert model.checkmate is report and len(model._checkmate_controller.plans) == 1
 
 
+@pytest.mark.long
 def test_a_larger_batch_inside_of_a_graph_is_refused():
     data = tf.data.Dataset.from_generator(
         lambda: ((X[:n], Y[:n]) for n in (4, BATCH)),

@@ -42,6 +42,7 @@ def test_validation_evaluate_and_predict():
     _both(action)
 
 
+@pytest.mark.long
 def test_shuffling_is_the_same():
     x, y = DENSE.data(3 * BATCH)
 
@@ -52,6 +53,7 @@ def test_shuffling_is_the_same():
     _both(action)
 
 
+@pytest.mark.long
 @pytest.mark.feature("Training", "checkpoints, early stopping, CSV log, TensorBoard")
 def test_callbacks(tmp_path):
     x, y = DENSE.data(3 * BATCH)
@@ -91,6 +93,7 @@ def test_weights_plan_again_by_themselves(given):
     assert len(compiled._checkmate_controller.plans) == 2
 
 
+@pytest.mark.long
 def test_weighted_data_planned_from_the_start():
     x, y = DENSE.data(2 * BATCH)
     w = np.linspace(0.1, 2, len(x)).astype("float32")
@@ -102,6 +105,7 @@ def test_weighted_data_planned_from_the_start():
     assert len(compiled._checkmate_controller.plans) == 1
 
 
+@pytest.mark.long
 @pytest.mark.feature("Training", "steps_per_execution")
 def test_several_steps_per_execution():
     case = Case(lambda: dense_model(steps_per_execution=2), DENSE.data)
@@ -129,12 +133,14 @@ def test_input_spec_tells_the_batch_size():
     assert len(model._checkmate_controller.plans) == 1
 
 
+@pytest.mark.long
 @pytest.mark.feature("Training", "train_on_batch, test_on_batch, predict_on_batch")
 def test_train_on_batch():
     x, y = DENSE.data(BATCH)
     _both(lambda model: [model.train_on_batch(x[:n], y[:n]) for n in (BATCH, BATCH, 5, 3)])
 
 
+@pytest.mark.long
 def test_generator_data():
     x, y = DENSE.data(BATCH)
 
@@ -199,7 +205,7 @@ def test_compiling_changes_no_variable():
     assert all(before[k].tobytes() == after[k].tobytes() for k in before)
 
 
-@pytest.mark.long(only=("False",))
+@pytest.mark.long
 @pytest.mark.parametrize("buildable", [True, False])
 def test_variables_of_losses_and_metrics_are_made_before_tracing(monkeypatch, buildable):
     """A step that creates variables is traced twice."""

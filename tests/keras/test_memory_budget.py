@@ -64,6 +64,7 @@ def test_a_second_fit_does_not_plan_again():
     assert model.checkmate.budget_bytes == 10**9
 
 
+@pytest.mark.long
 def test_after_restore_it_plans_again():
     model, ours = make(DENSE), MemoryBudget(DENSE.budget, **QUICK)
     fit(model, ours)
@@ -73,6 +74,7 @@ def test_after_restore_it_plans_again():
     assert model.checkmate.recomputations > 0
 
 
+@pytest.mark.long
 def test_it_replaces_an_earlier_budget():
     model = compile_quickly(make(DENSE), DENSE, budget="2GB")
     history = fit(model, MemoryBudget("1GB", **QUICK))

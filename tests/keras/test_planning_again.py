@@ -138,7 +138,7 @@ def _crowded_after_planning(monkeypatch, budget, share, limit_bytes=None):
     return model, report
 
 
-@pytest.mark.long(only=("0.995",))
+@pytest.mark.long
 @pytest.mark.parametrize("share", [1.05, 0.995])
 def test_room_is_made_for_data_before_training(monkeypatch, no_grappler, share):
     plain = make(DENSE)

@@ -127,6 +127,7 @@ def test_nothing_becomes_nothing():
     assert enlarged(almost).values.shape == 400 * 400
 
 
+@pytest.mark.long
 def test_ends_of_rows_may_be_small_numbers():
     x, y = _sentences(BATCH)
     plain, model = make(PADDED), _attached()
@@ -154,7 +155,7 @@ def test_more_values_are_planned_for_when_they_come(way, caplog):
     assert ("more values came than memory was planned for" in caplog.text) is (way != "arrays")
 
 
-@pytest.mark.long(but=("ranged-True",))
+@pytest.mark.long
 @pytest.mark.parametrize("kind, again", [("looped", False), ("ranged", True)])
 def test_a_plan_that_was_outgrown_is_made_for_the_batch_that_took_more(kind, again, monkeypatch):
     """Unless that batch is as the one before: then its data is not why."""
@@ -221,6 +222,7 @@ def test_a_batch_that_comes_in_a_graph():
         step.get_concrete_function(opened_ragged(_sentences(2)[0]), tf.TensorSpec([None], tf.int64))
 
 
+@pytest.mark.long
 def test_a_model_that_is_not_built_is_planned_when_it_is():
     def build():
         model = keras.Sequential([keras.layers.Dense(64, activation="gelu") for _ in range(4)])

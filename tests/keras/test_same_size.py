@@ -95,7 +95,7 @@ def _step_with_open_batch(model):
     return tf.function(lambda data: model.train_step(data), autograph=False, input_signature=[spec])
 
 
-@pytest.mark.long(but=("a batch is left over",))
+@pytest.mark.long
 @pytest.mark.parametrize("how", OTHERS)
 def test_other_sizes_are_planned_for_once(how, caplog):
     plain, model = make(LOOPS), _attached()

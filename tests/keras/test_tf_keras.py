@@ -181,6 +181,7 @@ def test_planning_at_the_first_batch(name):
     assert_same_state(ours, plain)
 
 
+@pytest.mark.long
 def test_around_training(tmp_path):
     """A smaller last batch, batches by hand, compiling again, freezing, checkpoints; and as before if restored."""
     plain, ours = make("functional"), make("functional")

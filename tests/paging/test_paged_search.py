@@ -82,6 +82,7 @@ def test_windows_hide_copies_behind_computations():
     assert (found.cost, found.peak_bytes <= budget) == (graph.base_cost, True)
 
 
+@pytest.mark.long
 def test_with_a_fast_engine_nothing_is_computed_again():
     graph = resnet(12)
     budget = share_of(graph, 0.5)

@@ -46,6 +46,7 @@ def run(folder, code, *arguments):
     return done.stdout
 
 
+@pytest.mark.long
 def test_what_two_processes_compiled_is_right_in_a_third(tmp_path):
     """Numba's own names for the functions within `sort` and `argsort` are the same in the first two."""
     names = ("in_order", "order")

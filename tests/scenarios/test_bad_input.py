@@ -217,7 +217,7 @@ def test_ragged_and_sparse_data(trained):
     _refused(trained, ModelError, "leave batch_size=.* out", data=ragged, batch_size=4)
 
 
-@pytest.mark.long(but=("fit",))
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["fit", "fit_dataset", "train_on_batch"])
 def test_a_larger_batch_than_planned(way):
     """Refused before anything runs, whether the size is known while tracing or not."""

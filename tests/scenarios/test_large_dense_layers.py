@@ -78,6 +78,7 @@ def test_a_refusal_names_the_least_of_both_orders(monkeypatch, late, early):
     assert refused.value.minimum_bytes == 10**9
 
 
+@pytest.mark.long(only=("True",))
 @pytest.mark.parametrize("late", [True, False])
 def test_a_saved_schedule_is_used_in_its_own_order(monkeypatch, tmp_path, late):
     with monkeypatch.context() as changed:

@@ -510,7 +510,7 @@ CASES = {
 }
 
 
-@pytest.mark.long(but=("mixed_float16", "conditions", "stateful_recurrent", "frozen"))
+@pytest.mark.long(but=("mixed_float16", "stateful_recurrent", "frozen"))
 @pytest.mark.feature("Models", "shared layers", name="shared_layers")
 @pytest.mark.feature("Models", "nested models", name="nested")
 @pytest.mark.feature("Models", "several inputs, outputs and losses", name="heads")

@@ -22,7 +22,7 @@ CASES = {
 }
 
 
-@pytest.mark.long(but=("ragged",))
+@pytest.mark.long
 @pytest.mark.feature(
     "Models",
     "sizes that data decides",

@@ -236,7 +236,7 @@ FITS: dict[str, Callable[[keras.Model], Any]] = {
 }
 
 
-@pytest.mark.long(but=("endless", "frozen_before_fit", "by_batches"))
+@pytest.mark.long
 @pytest.mark.feature(
     "Training",
     "PyDataset, repeated tf.data, metrics of all kinds, pickle",

@@ -27,7 +27,7 @@ CASES = {
 ORDERED = ("gradient penalty", "towers", "tensor array")  # nothing has to be computed again
 
 
-@pytest.mark.long(but=("tensor array", "mask"))
+@pytest.mark.long(but=("mask",))
 @pytest.mark.feature("Models", "GAN with a gradient penalty", name="gradient penalty")
 @pytest.mark.feature("Models", "diffusion: noise drawn in the step", name="diffusion")
 @pytest.mark.feature("Models", "variational autoencoder", name="vae")

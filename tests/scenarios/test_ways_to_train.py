@@ -116,7 +116,7 @@ WAYS = {
 }
 
 
-@pytest.mark.long(but=("stopped", "thread"))
+@pytest.mark.long(but=("stopped",))
 @pytest.mark.feature("Training", "LoRA switched on after compile", name="LoRA", note="plans again")
 @pytest.mark.feature(
     "Training", "SwapEMAWeights, ReduceLROnPlateau, EarlyStopping", name=["averages", "rates", "stopped"]
@@ -140,6 +140,7 @@ def test_infinity_goes_through():
         np.testing.assert_array_equal(a, b)  # one that is no number equals another
 
 
+@pytest.mark.long
 @pytest.mark.feature("Training", "save, load, compile again")
 def test_training_goes_on_from_a_file(tmp_path):
     plain, model = make(DENSE), make(DENSE)

@@ -108,6 +108,7 @@ def test_a_cheaper_way_is_taken():
     assert found.overhead < 0
 
 
+@pytest.mark.long
 def test_ways_with_errors_only_if_they_are_allowed():
     operators = relus(error="a sign of 0")
     budget = keep_all(operators.choose({}).graph).peak_bytes - 8

@@ -69,6 +69,7 @@ def test_the_optimum_is_that_of_brute_force(graph, cut):
         assert schedule.cost == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.long
 @settings(max_examples=25, deadline=None)
 @given(full_graphs(6), st.integers(0, 3))
 def test_unpartitioned_is_never_dearer(graph, cut):
@@ -181,7 +182,7 @@ def test_rounded_schedules_fit_and_are_bounded(strategy):
     assert schedule.solver == "glop"
 
 
-@pytest.mark.long(only=("transformer",))
+@pytest.mark.long
 @pytest.mark.parametrize(("graph", "share"), [(resnet(8), 0.8), (transformer(2), 0.7)], ids=["resnet", "transformer"])
 def test_values_are_kept_where_the_rounded_optimum_does_not_fit(graph, share, monkeypatch):
     budget = int(share * keep_all(graph).peak_bytes)
@@ -292,6 +293,7 @@ def test_linear_programs(solver):
     assert solution.bound == pytest.approx(-4.0, abs=1e-4)
 
 
+@pytest.mark.long
 def test_a_rough_answer_is_enough_for_a_large_linear_program():
     program = replace(problem9(paper_chain(8), 4).milp, integer=None)
     exact, rough = (solve_milp(program, "pdlp", 60.0, gap) for gap in (0.0, 1e-2))
@@ -300,6 +302,7 @@ def test_a_rough_answer_is_enough_for_a_large_linear_program():
     assert rough.objective == pytest.approx(exact.objective, rel=0.05)
 
 
+@pytest.mark.long
 def test_infeasible_programs():
     impossible = replace(knapsack(), row_lower=np.array([5.0]), row_upper=np.array([np.inf]))
     assert solve_milp(impossible, "highs", 20.0).status == "infeasible"
@@ -329,6 +332,7 @@ def test_cp_sat_claims_nothing_of_rounded_rows():
     assert (found.status, found.objective, found.bound) == ("feasible", 0.0, -np.inf)
 
 
+@pytest.mark.long(only=("scip",))
 @pytest.mark.parametrize("solver", ["highs", "scip"])
 def test_the_time_limit_gives_the_start_or_better(solver):
     milp, start = hard()

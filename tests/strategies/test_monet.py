@@ -321,6 +321,7 @@ def test_monet_noop_is_a_strategy():
     assert schedule.cost == pytest.approx(solved(monet_program(OperatorGraph(graph, {}), budget))[0])
 
 
+@pytest.mark.long
 def test_a_budget_that_the_program_does_not_reach():
     graph = chain(4)
     with pytest.raises(InfeasibleBudgetError, match="counts more memory than is needed, has no solution") as caught:

@@ -98,6 +98,7 @@ def test_what_is_ruined_loses_recomputations_alone(graph, seed, share):
     assert ruined(problem, sequence, 1.0, length, length + 9, seed).tolist() == sequence.tolist()
 
 
+@pytest.mark.long(only=("transformer3-0.3",))
 @pytest.mark.parametrize("turns", [0.0, 0.3])
 @pytest.mark.parametrize("graph", [unet(3), transformer(3), resnet(10)], ids=lambda graph: graph.name)
 def test_memory_is_lowered_to_near_the_least(graph, turns):
@@ -154,7 +155,7 @@ def test_graphs_without_a_backward_pass_cost_little_far_below_their_peak(n, shar
     assert schedule.frontier_advancing or order == "free"
 
 
-@pytest.mark.long(only=("0",))
+@pytest.mark.long(only=("0", "2"))
 @pytest.mark.parametrize("seed", range(3))
 def test_an_order_that_may_change_needs_no_more(seed):
     """The graph's own order is one of those that it may have."""

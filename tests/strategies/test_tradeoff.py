@@ -109,6 +109,7 @@ def test_as_text_and_as_values():
     assert values["offers"][0]["overhead"] == 0 and values["batch_size"] == 8
 
 
+@pytest.mark.long
 def test_it_is_drawn(tmp_path):
     found = tradeoff(chain(12), 4, SolveOptions(time_limit=2))
     (axes,) = found.plot(tmp_path / "curve.png").axes

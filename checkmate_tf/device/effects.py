@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import tensorflow as tf
 
-from ..trace.ops import function_names, inputs_of
+from ..trace.ops import called_nodes, inputs_of
 from ..trace.program import Program
 from ..trace.step import TracedStep
 
@@ -93,13 +93,4 @@ def _first(operations: Iterable[tf.Operation], wanted: Callable[[str], bool]) ->
 def _kinds(op: tf.Operation) -> Iterator[str]:
     """The type of an operation, and those of all operations in the functions that it calls."""
     yield op.type
-    seen: set[str] = set()
-    todo = function_names(op.node_def)
-    while todo:
-        name = todo.pop()
-        function = op.graph._functions.get(name) if name not in seen else None
-        seen.add(name)
-        if function is not None:
-            for node in (getattr(function, "cached_definition", None) or function.definition).node_def:
-                todo += function_names(node)
-                yield node.op
+    yield from (node.op for node in called_nodes(op) if node is not None)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.python.framework import op_def_registry
 
 __all__ = [
     "ELEMENTWISE",
     "FUSED_LATER",
     "SUMS",
     "call_attributes",
+    "called_nodes",
     "copy_attributes",
-    "function_names",
     "inputs_of",
     "is_read_only",
     "is_source",
@@ -155,7 +157,7 @@ def is_stateful(op: tf.Operation) -> bool:
         return False
     if op.type in _DRAW_FOR_DROPOUT and op.get_attr("dropout") == 0:
         return False
-    return not (_calls_functions(op) and _functions_only_read(op))
+    return not (_function_names(op.node_def) and _functions_only_read(op))
 
 
 def is_read_only(op: tf.Operation) -> bool:
@@ -184,23 +186,10 @@ def updated_in_part(operations: Iterable[tf.Operation]) -> set[tf.Operation]:
     return written - read
 
 
-def _calls_functions(op: tf.Operation) -> bool:
-    return any(a.WhichOneof("value") == "func" for a in op.node_def.attr.values()) or any(
-        a.list.func for a in op.node_def.attr.values()
-    )
-
-
-def function_names(node_def) -> list[str]:
-    """Names of the functions that a node's attributes refer to."""
-    names = [a.func.name for a in node_def.attr.values() if a.WhichOneof("value") == "func"]
-    return names + [f.name for a in node_def.attr.values() for f in a.list.func]
-
-
-def _functions_only_read(op: tf.Operation) -> bool:
-    from tensorflow.python.framework import op_def_registry
-
+def called_nodes(op: tf.Operation) -> Iterator[NodeDef | None]:
+    """Nodes of all functions that an operation calls, itself or from within them; None for a function not found."""
     seen: set[str] = set()
-    todo = function_names(op.node_def)
+    todo = _function_names(op.node_def)
     while todo:
         name = todo.pop()
         if name in seen:
@@ -208,16 +197,26 @@ def _functions_only_read(op: tf.Operation) -> bool:
         seen.add(name)
         function = op.graph._functions.get(name)
         if function is None:
-            return False
-        definition = getattr(function, "cached_definition", None) or function.definition
-        for node in definition.node_def:
-            callees = function_names(node)
-            todo += callees
-            known = op_def_registry.get(node.op)
-            if callees or node.op in _READERS or (known is not None and not known.is_stateful):
-                continue
-            return False
-    return True
+            yield None
+            continue
+        for node in (getattr(function, "cached_definition", None) or function.definition).node_def:
+            todo += _function_names(node)
+            yield node
+
+
+def _function_names(node: NodeDef) -> list[str]:
+    """Names of the functions that a node's attributes refer to."""
+    names = [a.func.name for a in node.attr.values() if a.WhichOneof("value") == "func"]
+    return names + [f.name for a in node.attr.values() for f in a.list.func]
+
+
+def _functions_only_read(op: tf.Operation) -> bool:
+    return all(node is not None and (_function_names(node) or _only_reads(node.op)) for node in called_nodes(op))
+
+
+def _only_reads(kind: str) -> bool:
+    known = op_def_registry.get(kind)
+    return kind in _READERS or (known is not None and not known.is_stateful)
 
 
 def view_of(op: tf.Operation, output: int) -> int | None:

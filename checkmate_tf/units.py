@@ -10,7 +10,7 @@ from typing import Any
 
 from .errors import BudgetError, show_value
 
-__all__ = ["MOST_BYTES", "MOST_TEXT", "Budget", "format_bytes", "parse_budget"]
+__all__ = ["MOST_BYTES", "MOST_TEXT", "Budget", "format_bytes", "is_whole", "parse_budget"]
 
 _UNITS = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgt", start=1):
@@ -112,3 +112,8 @@ def format_bytes(size: float) -> str:
             number = size / scale
             return f"{number:.{max(0, 2 - int(math.log10(max(abs(number), 1))))}f} {unit}"
     return f"{size:.0f} B"
+
+
+def is_whole(value: object, least: int) -> bool:
+    """Whether it is a whole number, one of NumPy's included, and not below the least."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least

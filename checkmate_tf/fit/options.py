@@ -13,7 +13,7 @@ from ..errors import BatchSizeError, OperatorsError, StrategyError
 from ..operators import OPERATORS
 from ..strategies import STRATEGIES, SolveOptions
 from ..strategies.options import Order
-from ..units import Budget, parse_budget
+from ..units import Budget, is_whole, parse_budget
 
 __all__ = ["Page", "PlanOptions", "Planning", "Progress", "options_of", "takes_planning"]
 
@@ -146,12 +146,12 @@ class PlanOptions:
             )
         if self.page not in get_args(Page):
             raise StrategyError(f'page={self.page!r} is unknown: use "auto" or "never"')
-        if self.prefetch is not None and not _is_whole(self.prefetch, 0):
+        if self.prefetch is not None and not is_whole(self.prefetch, 0):
             raise BatchSizeError(
                 f"prefetch={self.prefetch!r} is not a whole number of batches: give 0 or more, or None for as fit() "
                 "does"
             )
-        if not _is_whole(self.max_plans, 1):
+        if not is_whole(self.max_plans, 1):
             raise BatchSizeError(f"max_plans={self.max_plans!r} is not a whole number of plans: give 1 or more")
 
     def tell(self, stage: str, done: float, total: float, text: str = "") -> None:
@@ -179,10 +179,6 @@ def options_of(budget: object, planning: Planning) -> tuple[PlanOptions, bool | 
         raise TypeError(f"there is no argument {unknown[0]!r}; {more}")
     progress = given.pop("progress", True)
     return PlanOptions(budget=parse_budget(budget), **given), progress
-
-
-def _is_whole(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -18,13 +18,12 @@ from ..fit.options import Planning, options_of, takes_planning
 from ..fit.pipeline import step_graph
 from ..graph import Graph
 from .batches.limit import batch_errors
-from .batches.sizes import Sizes, sizes_of
 from .batches.spec import data_spec, sample_of
 from .building import build_training
 from .controller import Controller, controller_of
 from .distribution import distribution_of
 from .first_batch import AtFirstBatch
-from .frameworks import as_called, framework_of, graphs_are_made, is_compiled
+from .frameworks import as_called, framework_of, is_compiled
 from .jit import resolve_jit
 from .progress import progress_bars
 
@@ -211,9 +210,7 @@ def gradient_function(
         x, y = batch
         with tf.GradientTape() as tape:
             y_pred = model(x, training=True)
-            value = tf.reduce_mean(loss_function(y, y_pred))
-            if model.losses:
-                value += tf.add_n(model.losses)
+            value = _total(tf.reduce_mean(loss_function(y, y_pred)), model.losses)
         found = tape.gradient(value, model.trainable_variables)
         return value, [None if g is None else tf.convert_to_tensor(g) for g in found]
 
@@ -273,22 +270,12 @@ def _gradient_steps(
     controller: Controller, gradients: Callable[..., Any]
 ) -> Callable[..., tuple[tf.Tensor, list[tf.Tensor]]]:
     """The function of x and y that runs the planned step."""
-    functions: dict[
-        tuple[tuple[bool, bool], Sizes], Callable[..., tuple[tf.Tensor, list[Any]]]
-    ] = {}  # a trace keeps its order of terms, and its sizes
 
     @functools.wraps(gradients)
     def guarded(x: Any, y: Any) -> tuple[tf.Tensor, list[Any]]:
-        sizes = sizes_of((x, y))
-        if controller.arrives((x, y)):
-            for old in [old for old in functions if old[1] == sizes]:
-                del functions[old]  # they hold the plan for smaller batches
-        made = graphs_are_made(), sizes
-        if made not in functions:
-            step = lambda x, y: controller.step((x, y))  # noqa: E731 - a short callback
-            functions[made] = tf.function(step, autograph=False, reduce_retracing=True)
         with batch_errors():
-            result = functions[made](x, y)
+            controller.arrives((x, y))
+            result = controller.by_python((x, y))
         with contextlib.suppress(CheckmateError, TypeError, ValueError):  # the plan of the last trace, then
             controller.note(tf.nest.map_structure(tf.type_spec_from_value, (x, y)))
         guarded.checkmate = controller.report  # type: ignore[attr-defined]
@@ -296,6 +283,13 @@ def _gradient_steps(
 
     guarded.checkmate = controller.report  # type: ignore[attr-defined]
     return guarded
+
+
+def _total(loss: tf.Tensor, others: list[tf.Tensor]) -> tf.Tensor:
+    """The sum of losses: in Keras' type, as in its own step, where they have several (mixed precision)."""
+    if len({one.dtype for one in (loss, *others)}) > 1:
+        loss, *others = (tf.cast(one, keras.config.floatx()) for one in (loss, *others))
+    return loss + tf.add_n(others) if others else loss
 
 
 def _plain_step(model: Any) -> Callable[[Any], Any]:

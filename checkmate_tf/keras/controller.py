@@ -28,6 +28,7 @@ from .batches.limit import batch_errors, limit_batch
 from .batches.ragged import NOT_KNOWN, have_ragged, shapes_of
 from .batches.spec import open_batch, packed, spec_of_tensors, with_tuples
 from .building import build_training
+from .by_python import StepsByPython
 from .frameworks import compiled_with, graphs_are_made, in_thread, is_functional, is_own_step
 from .garbage import old_left_alone
 from .jit import resolve_jit
@@ -81,6 +82,11 @@ class Controller:
     shapes : dict
         By the specs of a batch, the shapes that are planned for, where they say more than the specs: of the parts of
         ragged and sparse inputs.
+    traced : dict
+        By the rest of a key of plans, what was trained when Keras' function was traced with such data. As in the plain
+        model, that is trained until the function is made again.
+    by_python : StepsByPython
+        Runs the steps that Python calls.
     begun_peak : int
         The device's peak under other plans since `begin_peak`, in bytes.
     """
@@ -109,6 +115,8 @@ class Controller:
         self.compiled_at = 0  # so many of these are of before the model was compiled again
         self.key: Any = None
         self.made: tuple[bool, bool] | None = None
+        self.traced: dict[Any, _Same] = {}
+        self.by_python = StepsByPython(self)
         self.feed = Feed()
         self.begun_peak = 0
         self.unfit = 0  # least peak, bytes, for which no plan could be made
@@ -177,8 +185,12 @@ class Controller:
         """What tells plans apart: the data's structure, what is frozen, and how graphs are made."""
         spec = self.packed(spec)
         structure = str(tf.nest.map_structure(lambda _: 0, spec))
-        trained = _Same(tuple(self.model.trainable_variables))
-        return (trained, tuple(tf.nest.flatten(spec)), structure, graphs_are_made())
+        rest = (tuple(tf.nest.flatten(spec)), structure, graphs_are_made())
+        return (self.traced.get(rest) or self.trained(), *rest)
+
+    def trained(self) -> _Same:
+        """What the model would train if it was traced now."""
+        return _Same(tuple(self.model.trainable_variables))
 
     def _forget_compiled_before(self) -> None:
         """Drop all plans if the model was compiled again: their steps hold variables that nothing else needs."""
@@ -186,7 +198,8 @@ class Controller:
         if compiled == self.compiled:
             return
         self.compiled, self.compiled_since, self.key = compiled, True, None
-        self.compiled_at, self.unfit = len(self.earlier), 0
+        self.compiled_at, self.unfit, self.traced = len(self.earlier), 0, {}
+        self.by_python.forget()
         if self.plans:
             self.plans, self.batches = {}, {}
             gc.collect()  # functions lie in cycles, and hold what they capture
@@ -225,13 +238,16 @@ class Controller:
                 f"{self.model.name!r} is planned as a graph, and tf.config.run_functions_eagerly(True) runs none: set "
                 "it to False, or call checkmate_tf.restore(model)"
             )
+        self.traced = {}  # plain steps that Python calls are traced by nobody
         self.arrives(data)
-        return tf.function(self.step, autograph=False)(data)
+        return self.by_python(data)
 
     def _emit(self, given: list[Any]) -> Any:
         """The planned step on the data of each replica."""
         spec = spec_of_tensors(given[0])
         planned, specs = self.plan(spec), tf.nest.flatten(spec)
+        if self.attached:
+            self.traced[self.key[1:]] = self.key[0]
         flat: list[tf.Tensor] = []
         checks: list[tf.Operation] = []
         for k, data in enumerate(given):
@@ -256,7 +272,9 @@ class Controller:
             return result
 
         def make_train_function(force: bool = False) -> Any:
-            if not force:
+            if force:
+                self.traced = {}
+            else:
                 self.make_room()
             if self.made != graphs_are_made():
                 put(model, "train_function", None)
@@ -269,8 +287,8 @@ class Controller:
         put(model, "train_step", train_step)
         put(model, "make_train_function", make_train_function)
         put(model, "checkmate", self.report)
-        put(model, "train_function", None)
         model.jit_compile = self.options.jit_compile
+        _forget_train_function(model)
 
     def _make_plainly(self, make: Callable[..., Any], force: bool) -> None:
         """Make the train function without XLA: the planned step compiles itself, after the checks of its batch."""
@@ -290,9 +308,15 @@ class Controller:
             self.model.__dict__.pop(name, None)
         for name, value in self.before.items():
             put(self.model, name, value)
-        put(self.model, "train_function", None)
         if not self.compiled_since and self.compiled == _Same(compiled_with(self.model)):  # else the user has set it
             self.model.jit_compile = self.jit_compile
+        _forget_train_function(self.model)
+
+    def remake(self) -> None:
+        """Make the train function anew, for a plan that was made: what it trains stays."""
+        traced = self.traced
+        self.model.make_train_function(force=True)
+        self.traced = traced
 
     def _guarded(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A train function that feeds the planned step, watches it, and raises errors of ours."""
@@ -330,7 +354,7 @@ class Controller:
         self.make_room(POLICY.held_batches(None) - POLICY.held_batches(POLICY.ahead))
         if self.model.train_function is trained:
             return False
-        self.model.make_train_function(force=True)
+        self.remake()
         return True
 
     def _shares_memory(self) -> bool:
@@ -417,7 +441,7 @@ class Controller:
             except InfeasibleBudgetError as error:
                 log.warning("%s: no other plan: %s", self.model.name, error)
             else:
-                self.model.make_train_function(force=True)
+                self.remake()
                 return
         self.plans[key] = replace(planned, report=replace(report, training_peak_bytes=peak))
         put(self.model, "checkmate", self.report)
@@ -480,6 +504,14 @@ class Controller:
 def controller_of(model: keras.Model) -> Controller | None:
     """What stands in for a model's training step; None if the model was not compiled for a budget."""
     return getattr(model, "_checkmate_controller", None)
+
+
+def _forget_train_function(model: keras.Model) -> None:
+    """Let Keras make its train function anew: at once if it has one, which `fit` may be about to call."""
+    made = model.train_function is not None
+    put(model, "train_function", None)
+    if made:
+        model.make_train_function(force=True)
 
 
 def put(model: keras.Model, name: str, value: Any) -> None:

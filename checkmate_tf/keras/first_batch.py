@@ -1,8 +1,8 @@
 """Plans at the first batch, where `compile` was given no batch size. A larger batch is planned for when it comes.
 
 A train function mostly gets an iterator whose batch dimension is open, and runs as a graph. There a batch cannot be
-looked at. So the first batch of each iterator is taken out before, planned for if no plan serves it, and given back by
-an iterator of its own. To the train function that looks as the one that the batch came from: it is traced once.
+looked at. So the first two batches of each iterator are taken out before, planned for if no plan serves them, and given
+back by an iterator of their own. To the train function that looks as the one that they came from: it is traced once.
 
 Where batches may differ in other sizes, too, as sequences in buckets of lengths do, every batch is taken out. Each
 combination of sizes has a plan and a train function of its own.
@@ -50,6 +50,7 @@ __all__ = ["AtFirstBatch"]
 
 log = logging.getLogger("checkmate_tf")
 
+_FIRST = 2  # batches of a pipeline that are looked at
 _GIVE = "give batch_size= (the largest batch) to checkmate_tf"
 _FROM_PYTHON = "train by fit or train_on_batch, or call the step with it from Python once, so that it can be looked at"
 
@@ -87,7 +88,7 @@ class AtFirstBatch(Controller):
         self.found_bytes = device.foreign_bytes(0)
         self._warned = False
         self._latest: Any = None  # the batch of the step that runs, if data decides sizes
-        self._begun: WeakKeyDictionary[Any, Sizes] = WeakKeyDictionary()  # pipelines whose first batch was looked at
+        self._looked: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # so many batches of each pipeline
 
     def arrives(self, data: Any, spec: Any = None) -> bool:
         """Plan for a batch, if no plan serves it.
@@ -322,8 +323,8 @@ class AtFirstBatch(Controller):
         if not args or tf.config.functions_run_eagerly():
             return function(*args, **kwargs)
         iterator, *others = args
-        if iterator in self._begun:
-            return self._made(self._begun[iterator])(*args, **kwargs)
+        if self._is_known(iterator):
+            return self._made(sizes_of(iterator.element_spec))(*args, **kwargs)
         if is_pipeline(iterator):
             return self._begin(iterator, *others, **kwargs)
         batch = next(iterator)
@@ -354,13 +355,22 @@ class AtFirstBatch(Controller):
                     result = self._made(sizes_of(sized))(one, *others, **kwargs)
             finally:
                 self.hand.drop()
-        if not opened and not self._depends_on_data():
-            self._begun[iterator] = sizes_of(spec)
+            self._looked[iterator] = self._looked.get(iterator, 0) + 1
         return result
+
+    def _is_known(self, iterator: Any) -> bool:
+        """Whether what a pipeline still gives needs no look.
+
+        Its first batch may be the small one that was left over, where their order is shuffled. So two are looked at.
+        """
+        looked = self._looked.get(iterator, 0)
+        if not looked or have_open_sizes(iterator.element_spec) or self._depends_on_data():
+            return False
+        return looked >= (_FIRST if _told(iterator.element_spec) is None else 1)
 
     def _made(self, sizes: Sizes) -> Callable[..., Any]:
         """The train function for such sizes as it is now: a plan that was just made may have replaced it."""
-        return self.functions.get(sizes, lambda: self.model.make_train_function(force=True))
+        return self.functions.get(sizes, self.remake)
 
     def _guarded(self, function: Callable[..., Any]) -> Callable[..., Any]:
         self.functions.begin(function)

@@ -71,7 +71,7 @@ def test_what_cannot_be_planned_for_replicas_is_refused(mirrored):
     assert mirrored["embedding"][0] == "ModelError" and "only data tells how many" in mirrored["embedding"][1]
     assert mirrored["eager"][0] == "ModelError" and "run_eagerly=False" in mirrored["eager"][1]
     assert mirrored["no batch size"][0] == "BatchSizeError" and "give batch_size=" in mirrored["no batch size"][1]
-    assert "planned for 8 on each of 2: give fit a batch_size of at most 16" in mirrored["too large"]
+    assert "planned for 8 on each of 2: give batches of at most 16" in mirrored["too large"]
 
 
 @pytest.mark.long

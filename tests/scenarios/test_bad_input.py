@@ -230,7 +230,7 @@ def test_a_larger_batch_than_planned(way):
         "fit_dataset": lambda: model.fit(tf.data.Dataset.from_tensors((x, y)), verbose=0),
         "train_on_batch": lambda: model.train_on_batch(x, y),
     }[way]
-    with pytest.raises(BatchSizeError, match=rf"planned for {BATCH}.*batch_size of at most {BATCH}"):
+    with pytest.raises(BatchSizeError, match=rf"planned for {BATCH}.*batches of at most {BATCH}"):
         act()
     assert before == {k: v.tobytes() for k, v in state(model).items() if not k.startswith("metrics")}
     train(model, DENSE)

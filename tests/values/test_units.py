@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkmate_tf.errors import BudgetError
-from checkmate_tf.units import Budget, format_bytes, parse_budget
+from checkmate_tf.units import Budget, format_bytes, is_whole, parse_budget
 
 
 @pytest.mark.parametrize(
@@ -79,3 +79,13 @@ def test_what_is_printed_can_be_read_within_a_percent(size):
 
 def test_budgets_print_as_asked():
     assert [str(parse_budget(x)) for x in ("auto", "60%", "1.5GB")] == ["auto", "60% of the plain peak", "1.50 GB"]
+
+
+@pytest.mark.parametrize("value", [1, 16, np.int64(16), np.uint8(3)])
+def test_whole_numbers(value):
+    assert is_whole(value, 1) and not is_whole(value, 17)
+
+
+@pytest.mark.parametrize("value", [True, np.True_, 1.0, np.float32(2), "3", None, np.array([4])])
+def test_what_is_no_whole_number(value):
+    assert not is_whole(value, 0)

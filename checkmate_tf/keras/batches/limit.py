@@ -46,8 +46,7 @@ def _message(planned: int, replicas: int, given: int | str) -> str:
     else:
         what = f"a batch of {given} samples came to a device, memory was planned for {planned} on each of {replicas}"
     return (
-        f"{what}: give fit a batch_size of at most {planned * replicas}, or call checkmate_tf.compile again with the "
-        "larger batch_size"
+        f"{what}: give batches of at most {planned * replicas}, or call checkmate_tf again with the larger batch_size"
     )
 
 

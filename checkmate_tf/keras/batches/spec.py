@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from ...errors import BatchSizeError, DynamicShapeError, ModelError
+from ...units import is_whole
 from ..frameworks import structs_of
 from .ragged import NOT_KNOWN, have_ragged, is_ragged, opened_ragged
 
@@ -55,7 +56,7 @@ def data_spec(
     ModelError
         If the model does not tell what its data looks like.
     """
-    if batch_size is not None and (isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1):
+    if batch_size is not None and not is_whole(batch_size, 1):
         raise BatchSizeError(f"batch_size={batch_size!r} is not a positive whole number")
     if input_spec is not None:
         spec, found = input_spec, batch_of(input_spec)
@@ -76,7 +77,7 @@ def data_spec(
         raise ModelError(NOT_KNOWN)
     if by_fit and input_spec is None and not isinstance(data, tf.data.Dataset):  # whose structure stays
         spec = packed(with_tuples(spec))
-    return open_batch(spec), batch_size or int(found or 0)
+    return open_batch(spec), int(batch_size or found or 0)
 
 
 def spec_of_tensors(data: Any) -> Any:

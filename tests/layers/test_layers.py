@@ -355,6 +355,12 @@ def test_operations():
     assert flops(lambda a: ops.sum(a, axis=-1), (5,)) == (0, 10)
 
 
+@pytest.mark.parametrize("pool", [ops.max_pool, ops.average_pool])
+@pytest.mark.parametrize("size", [2, (2, 2)])
+def test_poolings_of_operations_read_their_windows(pool, size):
+    assert flops(lambda a: pool(a, size), (8, 8, 6)) == (0, 2 * 4 * 4 * 6 * 4)
+
+
 def test_an_embedding_and_an_unknown_layer_cost_nothing(caplog):
     class Mine(L.Layer):
         def call(self, x):

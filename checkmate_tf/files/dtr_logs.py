@@ -17,6 +17,7 @@ As a graph:
 - A MUTATE is a node with a new value, and reads the old one; all names of that memory see it. That of a constant has no
   bytes of its own and runs once, after all calls before it: what has read the constant cannot be computed again then.
 - Names that were never released are what the program has in the end: a last node reads all of them.
+- A value that is released and that no node reads is held only while its node runs: its bytes are that node's workspace.
 """
 
 from __future__ import annotations
@@ -185,11 +186,13 @@ class _Log:
         if left:
             self._add("outputs", sorted(left), 0.0, 0)
         n = len(self.names)
+        sizes, read = np.array(self.sizes), np.zeros(n, bool)
+        read[[i for row in self.inputs for i in row]] = True
         until = np.array([self.until.get(k, n) for k in range(n)], np.int64)
         return Graph(
             name=self.name, names=self.names, kinds=np.array(self.kinds), costs=np.array(self.costs),
-            sizes=np.array(self.sizes), inputs=self.inputs, constant_bytes=self.constant_bytes,
-            recompute_until=until, waits=after_all_below(self.changes, n),
+            sizes=np.where(read, sizes, 0), workspace=np.where(read, 0, sizes), inputs=self.inputs,
+            constant_bytes=self.constant_bytes, recompute_until=until, waits=after_all_below(self.changes, n),
         )  # fmt: skip
 
     # -- instructions ----------------------------------------------------------------------------------------------

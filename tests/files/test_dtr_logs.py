@@ -90,6 +90,16 @@ def test_results_that_were_never_released_are_there_in_the_end(read):
     assert "outputs" not in read(call("f", [], a=100), release("a")).names
 
 
+def test_a_result_that_is_released_unread_is_held_only_while_it_is_made(read):
+    unread = [line for k in range(5) for line in [*call("f", ["w"], **{f"x{k}": 500}), *release(f"x{k}")]]
+    graph = read(constant("w", 10), unread)
+    assert keep_all(graph).peak_bytes == 510
+    assert graph.sizes.tolist() == [0] * 5 and graph.workspace.tolist() == [500] * 5
+    assert graph_to_dict(graph_from_dict(graph_to_dict(graph))) == graph_to_dict(graph)
+    kept = read(constant("w", 10), unread, call("f", ["w"], y=500))
+    assert kept.sizes.tolist() == [0] * 5 + [500, 0] and keep_all(kept).peak_bytes == 510
+
+
 def test_a_view_is_no_node_and_its_time_is_that_of_what_it_looks_at(read):
     graph = read(
         constant("x", 7),

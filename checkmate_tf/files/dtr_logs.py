@@ -91,7 +91,8 @@ def _lines(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any]]]
     try:
         with open(path, "rb") as file:
             content = file.read(MOST_FILE_BYTES + 1)
-        rows = [(f"{path}, line {k}", row) for k, row in enumerate(content.decode().splitlines(), 1) if row.strip()]
+        # not `splitlines`: JSON's text may hold other ends of lines, such as U+2028
+        rows = [(f"{path}, line {k}", row) for k, row in enumerate(content.decode().split("\n"), 1) if row.strip()]
     except (OSError, ValueError) as why:
         raise GraphError(f"{str(path)!r} cannot be read: {getattr(why, 'strerror', None) or why}; {_ADVICE}") from None
     if len(content) > MOST_FILE_BYTES:
@@ -226,6 +227,8 @@ class _Log:
         name, cost = _name(line, where, "NAME"), _US * _whole(line, where, "TIME", 0, _MOST_TIME)
         args = self._read(line, where)
         given = _CHECK.items(line["MUTATE"], where, "MUTATE", 0, _MOST_TENSORS)
+        if given and not args:
+            _CHECK.refuse(where, "MUTATE", given[0], "there is no argument that could change: ARGS is empty")
         indices = [_CHECK.whole(_number(m), where, "MUTATE", 0, len(args) - 1) for m in given]
         self._seen_backward(name)
         changed = list(dict.fromkeys(args[m] for m in indices))

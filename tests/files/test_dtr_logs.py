@@ -203,6 +203,14 @@ def test_no_order_lets_a_copy_read_a_constant_that_has_changed(read):
             evaluate(graph, plan_from_sequence(graph, wrong))
 
 
+def test_text_may_hold_what_other_texts_end_lines_with(tmp_path):
+    lines = [*constant("w\u2028", 10), *call("f\u0085", ["w\u2028"], x=500)]
+    rows = [json.dumps(line, ensure_ascii=False) for line in lines]
+    for end in ("\n", "\r\n"):
+        (tmp_path / "step.log").write_bytes(end.join([*rows, ""]).encode())
+        assert read_dtr_log(tmp_path / "step.log").names == ("f\u0085", "outputs")
+
+
 GOOD = [*constant("x", 7), *call("f", ["x"], a=100)]
 BAD = {
     "no json": ("hello", "line 1 is not JSON"),
@@ -216,6 +224,7 @@ BAD = {
     "an alias of something else": ([*GOOD, {"INSTRUCTION": "ALIAS", "NAME": "q", "ALIAS": "0"}], "does not make"),
     "an alias of no argument": (call("f", [], a=(1, 0)), "ALIAS is 0"),
     "a change of no argument": ([*GOOD, *mutate("g", ["a"], 1)], "MUTATE is 1"),
+    "a change without arguments": ([*GOOD, *mutate("g", [], 0)], "MUTATE is 0; there is no argument"),
     "negative bytes": (constant("x", -1), "MEMORY is -1"),
     "bytes that are no number": (constant("x", "many"), "MEMORY is 'many'"),
     "bytes that look like a number": (constant("x", "--5"), "MEMORY is '--5'"),

@@ -164,9 +164,10 @@ def _grow(
         larger = True
     given = min(pool[_NEXT], available)
     while given > settings[_SYSTEM] - pool[_TAKEN]:
-        given = _rounded(np.int64(np.float32(given) * np.float32(0.9)))  # in 32 bits, as TensorFlow has it
-        if given < size:
+        less = _rounded(np.int64(np.float32(given) * np.float32(0.9)))  # in 32 bits, as TensorFlow has it
+        if less < size or less == given:  # nine grains or less stay what they are, rounded up
             return False
+        given = less
     if not larger:
         pool[_NEXT] *= 2
     pool[_TAKEN] += given
@@ -241,13 +242,9 @@ def _find(
     at = _place(free, chunks, pool, size, NOBODY)
     if at == pool[_FREE] and _grow(free, chunks, regions, pool, settings, size, address):
         at = _place(free, chunks, pool, size, NOBODY)
-    if (
-        at == pool[_FREE]
-        and settings[_COLLECT]
-        and _collect(free, chunks, regions, pool, settings, size)
-        and _grow(free, chunks, regions, pool, settings, size, address)
-    ):
-        at = _place(free, chunks, pool, size, NOBODY)
+    if at == pool[_FREE] and settings[_COLLECT] and _collect(free, chunks, regions, pool, settings, size):
+        _grow(free, chunks, regions, pool, settings, size, address)
+        at = _place(free, chunks, pool, size, NOBODY)  # there are fewer free chunks, also if it did not grow
     return NOBODY if at == pool[_FREE] else _take_from_free(free, pool, at)
 
 

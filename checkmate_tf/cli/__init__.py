@@ -318,7 +318,7 @@ def max_batch(
     ] = "one-forward",
     inputs: Annotated[bool, typer.Option(help="Count the batch of inputs, too; the published figures do not.")] = False,
     time_limit: TimeLimit = 60.0,
-    seed: Annotated[int, typer.Option(help="Seed of the random search.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the random search.")] = 0,
     input_shape: InputShape = None,
     classes: Classes = None,
     form: Annotated[

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json as jsonlib
 import logging
+import math
 import os
 import sys
 import tempfile
@@ -21,6 +22,7 @@ __all__ = [
     "BAD_INPUT",
     "INFEASIBLE",
     "BadInput",
+    "check_finite",
     "guarded",
     "prepare_tensorflow",
     "print_json",
@@ -113,6 +115,19 @@ def guarded(json: bool, command: Callable[[], None]) -> None:
     except KeyboardInterrupt:
         stderr().print("[yellow]interrupted[/yellow]")
         raise typer.Exit(INTERRUPTED) from None
+
+
+def check_finite(**options: float) -> None:
+    """Refuse infinite limits, and what is no number.
+
+    Raises
+    ------
+    BadInput
+        Names the option.
+    """
+    for name, value in options.items():
+        if not math.isfinite(value):
+            raise BadInput(f"--{name.replace('_', '-')} is {value}: give a number")
 
 
 def _figures(error: CheckmateError) -> dict[str, Any]:

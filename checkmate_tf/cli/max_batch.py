@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..units import format_bytes, parse_budget
-from .console import BadInput, prepare_tensorflow, print_json, stderr, stdout
+from .console import BadInput, check_finite, prepare_tensorflow, print_json, stderr, stdout
 
 if TYPE_CHECKING:
     from ..strategies.max_batch import MaxBatch, Probe, Verified
 
 __all__ = ["MaxBatchCommand", "parse_overhead", "run_max_batch"]
+
+_MOST_OVERHEAD = 1e6  # of the step's cost: what it allows must be a number in JSON, too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +44,7 @@ def parse_overhead(text: str) -> float | str:
     Raises
     ------
     BadInput
-        If it is neither.
+        If it is neither, or a share that no step takes.
     """
     if text == "one-forward":
         return text
@@ -51,8 +53,11 @@ def parse_overhead(text: str) -> float | str:
         share = float(number) / (100 if text.strip().endswith("%") else 1)
     except ValueError:
         share = -1.0
-    if not 0 <= share < float("inf"):
-        raise BadInput(f'--max-overhead {text!r}: give a share of the step\'s cost ("10%"), or "one-forward"')
+    if not 0 <= share <= _MOST_OVERHEAD:
+        raise BadInput(
+            f'--max-overhead {text!r}: give a share of the step\'s cost ("10%"), at most {_MOST_OVERHEAD:,.0f}, or '
+            '"one-forward"'
+        )
     return share
 
 
@@ -74,6 +79,7 @@ def run_max_batch(command: MaxBatchCommand) -> None:
         raise BadInput(f"--costs {command.costs!r} is unknown here: choose flops")
     if command.form not in FORMS:
         raise BadInput(f"--form {command.form!r} is unknown: choose one of {', '.join(FORMS)}")
+    check_finite(time_limit=command.time_limit)
     notes = stderr()
     source: Any
     if command.model.endswith(".json"):

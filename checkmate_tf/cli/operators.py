@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InfeasibleBudgetError
 from ..units import format_bytes
-from .console import BadInput, prepare_tensorflow, print_json, stderr, stdout
+from .console import BadInput, check_finite, prepare_tensorflow, print_json, stderr, stdout
 
 if TYPE_CHECKING:
     from ..operators import Chosen, OperatorGraph
@@ -180,6 +180,7 @@ def _check(command: OperatorsCommand) -> None:
         raise BadInput(f"--method {command.method!r} is unknown: choose one of {', '.join(METHODS)}")
     if command.solver not in SOLVERS:
         raise BadInput(f"--solver {command.solver!r} is unknown: choose one of {', '.join(SOLVERS)}")
+    check_finite(time_limit=command.time_limit, gap=command.gap)
     if command.sparsity is not None and not 0 <= command.sparsity <= 1:
         raise BadInput(f"--sparsity {command.sparsity} is no share of zeros: give a number from 0 to 1")
     if command.bits not in (None, *_BITS):

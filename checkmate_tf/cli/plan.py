@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..files.jsonfile import check_output
 from .console import BadInput, print_json, stdout
 from .planned import Asked, check_asked, planned
 
@@ -62,10 +62,9 @@ def _check(command: PlanCommand) -> None:
         raise BadInput("--save does not go with --operators choose: only schedules of the plain step can be loaded")
     if command.plot is not None and command.plot.suffix.lower() not in _FORMATS:
         raise BadInput(f"--plot {str(command.plot)!r}: the name must end with {', '.join(_FORMATS)}")
-    for option, path in (("--plot", command.plot), ("--save", command.save)):
-        folder = None if path is None else path.resolve().parent
-        if folder is not None and (not folder.is_dir() or not os.access(folder, os.W_OK)):
-            raise BadInput(f"{option}: nothing can be written in {str(folder)!r}: make the folder, or choose another")
+    for path in (command.plot, command.save):
+        if path is not None:
+            check_output(path)
 
 
 def _print(report: str) -> None:

@@ -19,7 +19,7 @@ from ..files.jsonfile import check_output, to_json, write_json
 from ..files.results import BOUND_ORDERS, infeasible_result, result_to_dict
 from ..graph import Graph
 from ..units import format_bytes, parse_budget
-from .console import INFEASIBLE, BadInput, show_error, stderr, stdout
+from .console import INFEASIBLE, BadInput, check_finite, show_error, stderr, stdout
 
 if TYPE_CHECKING:
     from ..strategies.options import Order
@@ -118,9 +118,7 @@ def _check(command: SolveCommand) -> int | None:
         raise BadInput(f"--solver {command.solver!r} is unknown: choose one of {', '.join(SOLVERS)}")
     if command.order not in ORDERS:
         raise BadInput(f"--order {command.order!r} is unknown: choose one of {', '.join(ORDERS)}")
-    for option, value in (("--time-limit", command.time_limit), ("--gap", command.gap)):
-        if not math.isfinite(value):
-            raise BadInput(f"{option} is {value}: give a number")
+    check_finite(time_limit=command.time_limit, gap=command.gap)
     if command.output is not None:
         check_output(command.output)
     if command.memory_limit is None:

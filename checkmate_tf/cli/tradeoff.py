@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files.jsonfile import check_output
-from .console import BadInput, prepare_tensorflow, print_json, stderr, stdout
+from .console import BadInput, check_finite, prepare_tensorflow, print_json, stderr, stdout
 from .planned import DEFAULT_BATCH
 
 __all__ = ["TradeoffCommand", "run_tradeoff"]
@@ -48,6 +48,7 @@ def run_tradeoff(command: TradeoffCommand) -> None:
     shape = parse_shape(command.input_shape)
     if command.costs not in COST_MODELS:
         raise BadInput(f"--costs {command.costs!r} is unknown: choose one of {', '.join(COST_MODELS)}")
+    check_finite(time_limit=command.time_limit, gap=command.gap)
     if command.plot is not None:
         check_output(command.plot)
     source, more = _source(command, shape)

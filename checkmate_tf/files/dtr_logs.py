@@ -17,6 +17,7 @@ As a graph:
 - A MUTATE is a node with a new value, and reads the old one; all names of that memory see it. That of a constant has no
   bytes of its own and runs once, after all calls before it: what has read the constant cannot be computed again then.
 - Names that were never released are what the program has in the end: a last node reads all of them.
+- A value that is released and that no node reads is held only while its node runs: its bytes are that node's workspace.
 """
 
 from __future__ import annotations
@@ -90,7 +91,8 @@ def _lines(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any]]]
     try:
         with open(path, "rb") as file:
             content = file.read(MOST_FILE_BYTES + 1)
-        rows = [(f"{path}, line {k}", row) for k, row in enumerate(content.decode().splitlines(), 1) if row.strip()]
+        # not `splitlines`: JSON's text may hold other ends of lines, such as U+2028
+        rows = [(f"{path}, line {k}", row) for k, row in enumerate(content.decode().split("\n"), 1) if row.strip()]
     except (OSError, ValueError) as why:
         raise GraphError(f"{str(path)!r} cannot be read: {getattr(why, 'strerror', None) or why}; {_ADVICE}") from None
     if len(content) > MOST_FILE_BYTES:
@@ -185,11 +187,13 @@ class _Log:
         if left:
             self._add("outputs", sorted(left), 0.0, 0)
         n = len(self.names)
+        sizes, read = np.array(self.sizes), np.zeros(n, bool)
+        read[[i for row in self.inputs for i in row]] = True
         until = np.array([self.until.get(k, n) for k in range(n)], np.int64)
         return Graph(
             name=self.name, names=self.names, kinds=np.array(self.kinds), costs=np.array(self.costs),
-            sizes=np.array(self.sizes), inputs=self.inputs, constant_bytes=self.constant_bytes,
-            recompute_until=until, waits=after_all_below(self.changes, n),
+            sizes=np.where(read, sizes, 0), workspace=np.where(read, 0, sizes), inputs=self.inputs,
+            constant_bytes=self.constant_bytes, recompute_until=until, waits=after_all_below(self.changes, n),
         )  # fmt: skip
 
     # -- instructions ----------------------------------------------------------------------------------------------
@@ -223,6 +227,8 @@ class _Log:
         name, cost = _name(line, where, "NAME"), _US * _whole(line, where, "TIME", 0, _MOST_TIME)
         args = self._read(line, where)
         given = _CHECK.items(line["MUTATE"], where, "MUTATE", 0, _MOST_TENSORS)
+        if given and not args:
+            _CHECK.refuse(where, "MUTATE", given[0], "there is no argument that could change: ARGS is empty")
         indices = [_CHECK.whole(_number(m), where, "MUTATE", 0, len(args) - 1) for m in given]
         self._seen_backward(name)
         changed = list(dict.fromkeys(args[m] for m in indices))

@@ -7,6 +7,7 @@ import functools
 import json
 import math
 import os
+import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -250,7 +251,7 @@ def write_bytes(content: bytes, path: str | os.PathLike[str]) -> None:
 def _write(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
     """Write beside the file, then put it in its place. Nothing is left beside it, whatever comes up."""
     target = check_output(path)
-    temporary = target.with_name(f".{target.name[:50]}.{os.getpid()}.part")
+    temporary = target.with_name(f".{target.name[:50]}.{secrets.randbits(48)}.part")  # threads write the same file, too
     try:
         write(temporary)
         os.replace(temporary, target)

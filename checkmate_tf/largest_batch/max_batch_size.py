@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import Any, Protocol
 
-from ..errors import BudgetError, StrategyError
+from ..errors import BudgetError, CostError, StrategyError, show_value
 from ..graph import Graph
 from ..strategies import SolveOptions
 from ..strategies.max_batch import MaxBatch, max_batch, max_batch_linear, max_batch_quadratic
@@ -62,7 +62,7 @@ def max_batch_size(
     inputs : bool
         For a model: count the batch of inputs, too. The published figures do not.
     costs : str
-        For a model: where costs come from. There is only "flops".
+        For a model: where costs come from. There is only "flops": those grow with the batch, as the search has it.
     time_limit : float
         Seconds for the search.
     seed : int
@@ -91,12 +91,14 @@ def max_batch_size(
     ------
     StrategyError
         If there is no such form, or no solver or licence for it.
+    CostError
+        If `costs` is anything else than "flops", or `max_overhead` makes no sense.
     BudgetError
         If `memory` cannot be read as a size. Also if the answer is to be verified, and this machine has less memory.
     InfeasibleBudgetError
         If not even one sample fits, or trains.
-    ModelError, TraceError, DynamicShapeError, CostError
-        If the model has no graph of layers, or a limit makes no sense. Also if a model to verify is not compiled, or
+    ModelError, TraceError, DynamicShapeError
+        If the model has no graph of layers. Also if a model to verify is not compiled, or
         cannot be saved and loaded.
     KeyboardInterrupt
         If verification is interrupted before any batch trained.
@@ -107,12 +109,17 @@ def max_batch_size(
     """
     if form not in FORMS:
         raise StrategyError(f"form {form!r} is unknown; choose one of {', '.join(FORMS)}")
+    if not isinstance(costs, str) or costs != "flops":
+        raise CostError(
+            f'costs is {show_value(costs)}; give "flops", which grow with the batch as the search has it: others need '
+            "not, since launching a kernel takes as long for one sample as for all"
+        )
     size = parse_budget(memory)
     if size.size_bytes is None:
         raise BudgetError(f'memory is {memory!r}; give bytes or a size such as "16GB"')
     options = SolveOptions(time_limit=time_limit, seed=seed, progress=progress)
     if not verify:
-        return _predict(model_or_graph, size.size_bytes, max_overhead, fixed_bytes, inputs, costs, options, form)
+        return _predict(model_or_graph, size.size_bytes, max_overhead, fixed_bytes, inputs, options, form)
     from .verify import saved, try_for_real
 
     begun = time.perf_counter()
@@ -122,7 +129,7 @@ def max_batch_size(
             progress(time.perf_counter() - begun, float(low), float(high - 1), (high - 1) / max(low, 1) - 1)
 
     with saved(model_or_graph) as source:
-        found = _predict(model_or_graph, size.size_bytes, max_overhead, fixed_bytes, inputs, costs, options, form)
+        found = _predict(model_or_graph, size.size_bytes, max_overhead, fixed_bytes, inputs, options, form)
         return try_for_real(found, source, max_overhead, seed=seed, told=told)
 
 
@@ -132,7 +139,6 @@ def _predict(
     max_overhead: float | str,
     fixed_bytes: int | None,
     inputs: bool,
-    costs: str,
     options: SolveOptions,
     form: str,
 ) -> MaxBatch:
@@ -141,8 +147,8 @@ def _predict(
         return found(model_or_graph, memory_bytes, max_overhead, fixed_bytes, options)
     from ..layers.graph import layer_graph
 
-    graph = layer_graph(model_or_graph, 1, costs)
-    fixed = 2 * graph.constant_bytes - layer_graph(model_or_graph, 2, costs).constant_bytes
+    graph = layer_graph(model_or_graph, 1, "flops")
+    fixed = 2 * graph.constant_bytes - layer_graph(model_or_graph, 2, "flops").constant_bytes
     if not inputs:
         graph = replace(graph, constant_bytes=fixed)
     return found(graph, memory_bytes, max_overhead, fixed, options)

@@ -47,9 +47,9 @@ from ..graph import BACKWARD, FORWARD, LOSS, Graph
 from ..operators import Implementation, OperatorGraph
 from .calls import LayerCall, layer_calls, parameter_bytes
 from .kernels import traffic
-from .reads import IN_PLACE, READS, activation_kind, gradient_kind, pool_window
+from .reads import IN_PLACE, READS, activation_kind, gradient_kind
 from .v100 import LayerTime, kernel_us, layer_us
-from .work.shared import Shapes
+from .work.shared import Shapes, pool_window
 
 __all__ = ["SPARSE_BYTES_PER_US", "layer_operators"]
 

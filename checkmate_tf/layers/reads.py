@@ -23,13 +23,12 @@ ReLU its output, that of an addition nothing. A layer is one of these kinds:
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from ..costs.counts import words
 from .work.shared import nearest
 
-__all__ = ["IN_PLACE", "READS", "activation_kind", "gradient_kind", "pool_window"]
+__all__ = ["IN_PLACE", "READS", "activation_kind", "gradient_kind"]
 
 READS: dict[str, tuple[bool, bool]] = {
     "product": (True, False), "relu": (False, True), "leaky": (False, True), "output": (False, True),
@@ -95,9 +94,3 @@ def activation_kind(function: Any) -> str:
     if hasattr(function, "compute_output_spec"):  # a layer
         return gradient_kind(function)
     return _FUNCTIONS.get(str(getattr(function, "__name__", "")), "other")
-
-
-def pool_window(operation: Any, rank: int) -> int:
-    """Elements in the window of a pooling of values with so many axes."""
-    window = operation.pool_size
-    return int(window) ** (rank - 2) if isinstance(window, int) else math.prod(window)

@@ -126,6 +126,12 @@ def test_less_is_asked_for_where_the_system_has_less():
     assert place(Bfc(2**30, system_bytes=12 * MIB), events((0, 12 * MIB))).failed.tolist() == [0]
 
 
+@pytest.mark.parametrize("size", [1, 9 * 256, 10 * 256])
+def test_a_system_that_is_used_up_refuses_small_requests_too(size):
+    """0.9 of nine grains is nine grains, rounded up."""
+    assert place(Bfc(64 * MIB, system_bytes=2 * MIB), events((0, 2 * MIB), (1, size))).failed.tolist() == [1]
+
+
 def test_free_regions_are_given_back_where_that_is_on():
     """4 MiB do not fit in 2 beside 4, until the 2 are the system's again."""
     pairs = [(0, 2 * MIB), 0, (1, 4 * MIB), 1, (2, 5 * MIB)]
@@ -139,6 +145,14 @@ def test_free_regions_are_given_back_where_that_is_on():
 def test_regions_in_which_something_lies_are_not_given_back():
     placed = place(Bfc(6 * MIB, collecting=True), events((0, 2 * MIB), (1, 256), (2, 5 * MIB)))
     assert placed.failed.tolist() == [2]
+
+
+def test_what_was_given_back_is_not_taken_where_the_system_has_too_little():
+    """3 MiB do not give 3.2, given back or not; afterwards they give 1 again."""
+    allocator = Bfc(64 * MIB, collecting=True, system_bytes=3 * MIB)
+    placed = place(allocator, events((0, MIB), 0, (1, int(3.2 * MIB)), (2, MIB)))
+    assert placed.failed.tolist() == [2] and placed.offset[-1] == 0
+    assert not len(place(allocator, events((0, MIB), 0, (1, int(3.2 * MIB)))).state.region_bytes)
 
 
 def test_regions_that_touch_become_one_where_that_is_on():

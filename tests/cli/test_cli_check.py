@@ -89,6 +89,23 @@ def test_one_json_document(answers, tmp_path):
     assert "GPU:0 (A CARD)" in page and "| GPU:0 | unet at 40% | FAILED | refused |" in page
 
 
+def test_an_interrupt_leaves_what_an_earlier_check_wrote(tmp_path, monkeypatch):
+    def interrupted(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "check", interrupted)
+    for name in command.FILES:
+        (tmp_path / name).write_text("earlier")
+    assert invoke("check", "--output", tmp_path).exit_code == 130
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(command.FILES, "earlier")
+
+
+def test_a_folder_in_the_way_is_told_before_anything_runs(answers, tmp_path):
+    (tmp_path / "check.md").mkdir()
+    result = invoke("check", "--output", tmp_path)
+    assert result.exit_code == 2 and "it is not a file" in flat(result.stderr) and not answers[0]
+
+
 def test_tensorflow_that_does_not_start_is_no_failed_check(monkeypatch):
     def check(*given):
         raise CheckmateError("TensorFlow does not start here: no module")

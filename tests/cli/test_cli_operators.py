@@ -76,6 +76,8 @@ def test_the_answer_in_words(model):
         (["--solver", "cplex"], "choose one of auto"),
         (["--sparsity", 2], "share of zeros"),
         (["--bits", 12], "choose one of 8, 10, 16"),
+        (["--gap", "inf"], "--gap is inf: give a number"),
+        (["--time-limit", "inf"], "--time-limit is inf"),
         (["--bits", 16], "add --inexact"),
         (["--budget", "lots"], "cannot be read"),
         (["--budget", "0.6"], "write 60%"),

@@ -54,6 +54,7 @@ def test_a_model_as_json(tmp_path):
 @pytest.mark.parametrize(("options", "text"), [
     (("--costs", "guessed"), "--costs 'guessed' is unknown"),
     (("--input-shape", "big"), "input-shape"),
+    (("--gap", "inf"), "--gap is inf: give a number"),
     (("--plot", "/dev/null/curve.png"), "/dev/null"),
 ])  # fmt: skip
 def test_bad_input(graph, options, text):

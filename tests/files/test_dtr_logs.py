@@ -90,6 +90,16 @@ def test_results_that_were_never_released_are_there_in_the_end(read):
     assert "outputs" not in read(call("f", [], a=100), release("a")).names
 
 
+def test_a_result_that_is_released_unread_is_held_only_while_it_is_made(read):
+    unread = [line for k in range(5) for line in [*call("f", ["w"], **{f"x{k}": 500}), *release(f"x{k}")]]
+    graph = read(constant("w", 10), unread)
+    assert keep_all(graph).peak_bytes == 510
+    assert graph.sizes.tolist() == [0] * 5 and graph.workspace.tolist() == [500] * 5
+    assert graph_to_dict(graph_from_dict(graph_to_dict(graph))) == graph_to_dict(graph)
+    kept = read(constant("w", 10), unread, call("f", ["w"], y=500))
+    assert kept.sizes.tolist() == [0] * 5 + [500, 0] and keep_all(kept).peak_bytes == 510
+
+
 def test_a_view_is_no_node_and_its_time_is_that_of_what_it_looks_at(read):
     graph = read(
         constant("x", 7),
@@ -193,6 +203,14 @@ def test_no_order_lets_a_copy_read_a_constant_that_has_changed(read):
             evaluate(graph, plan_from_sequence(graph, wrong))
 
 
+def test_text_may_hold_what_other_texts_end_lines_with(tmp_path):
+    lines = [*constant("w\u2028", 10), *call("f\u0085", ["w\u2028"], x=500)]
+    rows = [json.dumps(line, ensure_ascii=False) for line in lines]
+    for end in ("\n", "\r\n"):
+        (tmp_path / "step.log").write_bytes(end.join([*rows, ""]).encode())
+        assert read_dtr_log(tmp_path / "step.log").names == ("f\u0085", "outputs")
+
+
 GOOD = [*constant("x", 7), *call("f", ["x"], a=100)]
 BAD = {
     "no json": ("hello", "line 1 is not JSON"),
@@ -206,6 +224,7 @@ BAD = {
     "an alias of something else": ([*GOOD, {"INSTRUCTION": "ALIAS", "NAME": "q", "ALIAS": "0"}], "does not make"),
     "an alias of no argument": (call("f", [], a=(1, 0)), "ALIAS is 0"),
     "a change of no argument": ([*GOOD, *mutate("g", ["a"], 1)], "MUTATE is 1"),
+    "a change without arguments": ([*GOOD, *mutate("g", [], 0)], "MUTATE is 0; there is no argument"),
     "negative bytes": (constant("x", -1), "MEMORY is -1"),
     "bytes that are no number": (constant("x", "many"), "MEMORY is 'many'"),
     "bytes that look like a number": (constant("x", "--5"), "MEMORY is '--5'"),

@@ -327,6 +327,20 @@ def test_cells_and_convolutional_recurrences():
     assert flops(L.ConvLSTM2D(4, 3, return_sequences=True), (5, 8, 8, 3))[0] == 2 * 5 * 36 * 4 * 4 * 9 * (3 + 4)
 
 
+def test_cells_that_are_called_by_themselves_are_one_step():
+    h = keras.Input((5,))
+    for cell, states, macs in [
+        (L.LSTMCell(5), [h, h], 4 * 5 * (3 + 5)), (L.GRUCell(5), [h], 3 * 5 * (3 + 5)),
+        (L.SimpleRNNCell(5), [h], 5 * (3 + 5)),
+        (L.StackedRNNCells([L.GRUCell(5), L.SimpleRNNCell(5)]), [h, h], 3 * 5 * (3 + 5) + 5 * (5 + 5)),
+    ]:  # fmt: skip
+        x = keras.Input((3,))
+        (call,) = layer_calls(keras.Model([x, h], cell(x, states)[0]), 2).calls
+        shapes = call.argument_shapes, call.output_shapes
+        assert layer_flops(call.operation, *shapes, "multiply-adds") == 2 * macs
+        assert layer_flops(call.operation, *shapes, "true") > 2 * 2 * macs
+
+
 def test_time_distributed_layers_and_models():
     assert flops(L.TimeDistributed(L.Dense(5)), (7, 3))[0] == 2 * 7 * 3 * 5
     assert flops(L.TimeDistributed(chain(L.Dense(4), L.Dense(2), shape=(3,))), (7, 3))[0] == 2 * 7 * (3 * 4 + 4 * 2)
@@ -353,6 +367,12 @@ def test_operations():
     assert flops(ops.exp, (5,)) == (0, T * 10)
     assert flops(lambda a: keras.activations.relu(a, max_value=4.0), (5,)) == (0, 20)
     assert flops(lambda a: ops.sum(a, axis=-1), (5,)) == (0, 10)
+
+
+@pytest.mark.parametrize("pool", [ops.max_pool, ops.average_pool])
+@pytest.mark.parametrize("size", [2, (2, 2)])
+def test_poolings_of_operations_read_their_windows(pool, size):
+    assert flops(lambda a: pool(a, size), (8, 8, 6)) == (0, 2 * 4 * 4 * 6 * 4)
 
 
 def test_an_embedding_and_an_unknown_layer_cost_nothing(caplog):

@@ -93,6 +93,12 @@ def test_bad_input():
         max_batch_size(graph, "60%")
 
 
+@pytest.mark.parametrize("costs", ["v100", "true", [1.0, 2.0]])
+def test_costs_that_may_not_grow_with_the_batch_are_refused(costs):
+    with pytest.raises(CostError, match='give "flops"'):
+        max_batch_size(chain(3), 300, costs=costs)
+
+
 def test_the_public_call_takes_a_graph():
     found = checkmate_tf.max_batch_size(chain(3), 300, time_limit=5.0)
     assert found.batch_size == found.upper_bound > 0

@@ -11,6 +11,7 @@ from typing import Any
 
 from ...check.line import FAILED, NOT_RUN, PASSED, Line
 from ...check.run import NETWORKS, SHARES, Asked, Checked, check
+from ...files.jsonfile import check_output, write_text
 from ...units import parse_budget
 from ...version import __version__
 from ..console import BadInput, print_json, stderr, stdout
@@ -40,16 +41,18 @@ def run_check(command: CheckCommand) -> int:
     Raises
     ------
     BadInput
-        If there is no such network, the memory is no size, or the folder cannot be written.
+        If there is no such network, the memory is no size, or the folder cannot be made.
+    OutputError
+        If the files cannot be written there.
     """
     asked = _asked(command)
     if command.output is not None:
         try:
             command.output.mkdir(parents=True, exist_ok=True)
-            for name in FILES:
-                (command.output / name).write_text("", encoding="utf-8")  # ten minutes later it would be too late
         except OSError as error:
             raise BadInput(f"--output {str(command.output)!r} cannot be written: {error}") from error
+        for name in FILES:  # ten minutes later it would be too late; what an earlier check wrote there stays until then
+            check_output(command.output / name)
     notes, results = stderr(), stdout()
     with notes.status("starting", spinner="dots") as status:
 
@@ -66,7 +69,7 @@ def run_check(command: CheckCommand) -> int:
     if command.output is not None:
         texts = (jsonlib.dumps(document, indent=1) + "\n", as_markdown(found))
         for name, text in zip(FILES, texts, strict=True):
-            (command.output / name).write_text(text, encoding="utf-8")
+            write_text(text, command.output / name)
     return int(any(line.state == FAILED for line in found.lines))
 
 

@@ -171,6 +171,12 @@ def _cell(cell: Any, features: int) -> Work | None:
     return Work(gates * cell.units * (features + cell.units), cell.units * (2 * gates + other))
 
 
+def _one_step(layer: Any, ins: Shapes, outs: Shapes) -> Work | None:
+    """A cell that is called by itself."""
+    work = _cell(layer, ins[0][-1])
+    return None if work is None else work * ins[0][0]
+
+
 def _recurrent(layer: Any, ins: Shapes, outs: Shapes) -> Work | None:
     batch, steps, features = ins[0]
     work = _cell(layer.cell, features)
@@ -297,6 +303,7 @@ _LAYERS: dict[str, Rule] = {
     "Rescaling": each_output(2),
     "Normalization": each_output(2),
 }
+_LAYERS |= dict.fromkeys(words("LSTMCell GRUCell SimpleRNNCell StackedRNNCells"), _one_step)
 _LAYERS |= dict.fromkeys(words("Add Subtract Multiply Maximum Minimum"), _merge)
 _LAYERS |= dict.fromkeys(
     words(

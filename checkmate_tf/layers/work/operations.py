@@ -10,7 +10,7 @@ from typing import Any
 
 from ...costs.counts import SOFTMAX, words
 from ...costs.counts import TRANSCENDENTAL as T
-from .shared import Rule, Shapes, Work, each_input, each_output, einsum_macs, free, relu, scores, size
+from .shared import Rule, Shapes, Work, each_input, each_output, einsum_macs, free, pool_window, relu, scores, size
 
 __all__ = ["OPERATIONS"]
 
@@ -68,9 +68,7 @@ def _op_attention(op: Any, ins: Shapes, outs: Shapes) -> Work:
 
 
 def _op_pool(op: Any, ins: Shapes, outs: Shapes) -> Work:
-    size = op.pool_size
-    spatial = len(ins[0]) - 2
-    return Work(other=size(outs[:1]) * (size**spatial if isinstance(size, int) else math.prod(size)))
+    return Work(other=size(outs[:1]) * pool_window(op, len(ins[0])))
 
 
 OPERATIONS: dict[str, Rule] = {

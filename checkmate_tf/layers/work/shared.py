@@ -15,7 +15,7 @@ from ...costs.counts import TRANSCENDENTAL as T
 
 __all__ = [
     "DROPOUT", "Rule", "Shape", "Shapes", "Work", "activation", "adds_keys", "attended", "channels",
-    "each_input", "each_output", "einsum_macs", "epilogue", "free", "nearest", "relu", "scores", "size",
+    "each_input", "each_output", "einsum_macs", "epilogue", "free", "nearest", "pool_window", "relu", "scores", "size",
 ]  # fmt: skip
 
 Shape: TypeAlias = tuple[int, ...]
@@ -121,6 +121,12 @@ def einsum_macs(equation: str, shapes: Shapes) -> int:
         for label, length in axes:
             sizes[label] = max(length, sizes.get(label, 1))
     return math.prod(sizes.values())
+
+
+def pool_window(operation: Any, rank: int) -> int:
+    """Elements in the window of a pooling of values with so many axes."""
+    window = operation.pool_size
+    return int(window) ** (rank - 2) if isinstance(window, int) else math.prod(window)
 
 
 def scores(pairs: float, dropout: Any) -> float:

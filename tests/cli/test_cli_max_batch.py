@@ -1,0 +1,40 @@
+"""`checkmate-tf max-batch`: its answer as JSON, and options that make no sense."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from commands import flat, invoke
+from graphs import chain
+
+from checkmate_tf.files.graphs import write_graph
+
+
+@pytest.fixture
+def path(tmp_path):
+    write_graph(chain(8), tmp_path / "chain.json")
+    return tmp_path / "chain.json"
+
+
+def test_the_answer_is_json_also_at_the_largest_overhead(path):
+    done = invoke("max-batch", path, "--memory", 100, "--time-limit", 1, "--max-overhead", "1000000", "--json")
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout, parse_constant=pytest.fail)
+    assert found["batch_size"] >= 1 and found["max_cost"] >= found["cost"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--seed", -1], "--seed"),
+        (["--time-limit", "inf"], "--time-limit is inf: give a number"),
+        (["--max-overhead", "1e308"], "at most 1,000,000"),
+        (["--max-overhead", "nan"], "give a share of the step's cost"),
+    ],
+)
+def test_bad_options_are_status_2(path, options, says):
+    done = invoke("max-batch", path, "--memory", 100, *options)
+    assert done.exit_code == 2
+    assert says in flat(done.stderr)
+    assert done.stdout == "" and "Traceback" not in done.stderr

@@ -152,7 +152,7 @@ STAGES = {
     "trace: the model": ("keras:Model.compute_loss", {}),
     "trace: its operations": ("checkmate_tf.trace.step:needed_operations", {}),
     "trace: their sizes": ("checkmate_tf.trace.sizes.static:copy_attributes", {}),
-    "trace: the nodes": ("checkmate_tf.trace.program:_merge", {}),
+    "trace: the nodes": ("checkmate_tf.trace.program:merged", {}),
     "costs: counted": ("checkmate_tf.costs.flops:op_cost_flops", {}),
     "costs: measured": ("checkmate_tf.costs.timed:_OpTimer.time", {"costs": "profile"}),
     "costs: workspaces": ("checkmate_tf.costs.workspace:_workspace", {"verify": True}),

@@ -404,12 +404,12 @@ class Controller:
             return
         if peak > report.budget_bytes >= (report.training_peak_bytes or 0):
             log.warning(
-                "%s: %s were allocated while training, over the budget of %s (the plan was measured at %s; evaluation, "
+                "%s: %s were allocated while training, over the budget of %s (the plan was %s; evaluation, "
                 "input pipeline and callbacks share the device)",
                 self.model.name,
                 format_bytes(peak),
                 format_bytes(report.budget_bytes),
-                format_bytes(report.measured_peak_bytes or 0),
+                _measured(report),
             )
             self.begun_peak = max(self.begun_peak, peak)  # measuring another plan forgets it
             try:
@@ -463,10 +463,10 @@ class Controller:
         self.earlier.append(again.known)
         put(self.model, "checkmate", self.report)
         log.warning(
-            "%s: planned again: %s predicted, %s measured",
+            "%s: planned again: %s predicted, %s",
             self.model.name,
             format_bytes(again.schedule.peak_bytes),
-            format_bytes(again.report.measured_peak_bytes or 0),
+            _measured(again.report),
         )
 
     @property
@@ -475,6 +475,12 @@ class Controller:
         if self.key in self.plans:
             return self.plans[self.key].report
         return self.earlier[-1].report if self.earlier else None
+
+
+def _measured(report: Report) -> str:
+    """What the log says of a plan's measured peak."""
+    peak = report.measured_peak_bytes
+    return "not measured" if peak is None else f"measured at {format_bytes(peak)}"
 
 
 def controller_of(model: keras.Model) -> Controller | None:

@@ -62,6 +62,21 @@ def test_what_takes_more_than_the_budget_beside_it_is_said(monkeypatch, no_grapp
     assert model.checkmate.schedule is first.schedule
 
 
+def test_a_plan_that_was_not_measured_is_not_said_to_take_nothing(monkeypatch, no_grappler, caplog):
+    measures(monkeypatch, 0)
+    model = make(DENSE)
+    first = compile_quickly(model, DENSE, verify=True, budget=0.95).checkmate
+    crowd(monkeypatch, [first.budget_bytes + first.budget_bytes // 25])
+
+    def unmeasured(planned, *_):
+        return replace(planned, report=replace(planned.report, measured_peak_bytes=None))
+
+    monkeypatch.setattr("checkmate_tf.keras.controller.plan_again", unmeasured)
+    train(model, DENSE)
+    assert "predicted, not measured" in caplog.text and "the plan was measured at" in caplog.text
+    assert " 0 B" not in caplog.text
+
+
 def test_random_numbers_that_begin_anew_are_told_of(monkeypatch, no_grappler, caplog):
     def noisy():
         inputs = keras.Input((64, 8))

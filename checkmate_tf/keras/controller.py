@@ -139,6 +139,7 @@ class Controller:
                 if more or not told:
                     log.log(level, "%s: planning again, %s%s: %s", self.model.name, why, more, spec)
             given = (spec, traced)
+            self._keep_peak()
             planned = in_thread(self._plan, *given) if tf.inside_function() else self._plan(*given)  # Keras is tracing
             key = self._key(spec)  # building the optimizer may have changed it
             self.plans[key], self.batches[key] = planned, self.batch_size
@@ -411,7 +412,7 @@ class Controller:
                 format_bytes(report.budget_bytes),
                 _measured(report),
             )
-            self.begun_peak = max(self.begun_peak, peak)  # measuring another plan forgets it
+            self._keep_peak(peak)
             try:
                 self._outgrown(key, peak)
             except InfeasibleBudgetError as error:
@@ -428,6 +429,12 @@ class Controller:
         device, self.begun_peak = self._device(), 0
         if device.measurable:
             device.forget_peak(0)
+
+    def _keep_peak(self, peak: int | None = None) -> None:
+        """Note the device's peak so far, by default as its allocator says: measuring another plan forgets it."""
+        device = self._device()
+        if device.measurable:
+            self.begun_peak = max(self.begun_peak, device.peak_bytes() if peak is None else peak)
 
     def peak_bytes(self) -> int | None:
         """The device's peak since `begin_peak`; None where the allocator keeps no statistics."""

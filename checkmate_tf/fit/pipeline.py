@@ -110,7 +110,7 @@ def plan_again(
     expected: bool = False,
     batch_bytes: int = 0,
 ) -> PlannedStep:
-    """Make a plan that leaves room for what shares the device in training: input pipeline, callbacks, evaluation.
+    """Make a plan that leaves room for what shares the device in training: input pipeline, what callbacks hold.
 
     After a peak over the budget the new plan keeps one strict order, because steps out of order differed by more than
     was measured.

@@ -82,7 +82,9 @@ class Controller:
         By the specs of a batch, the shapes that are planned for, where they say more than the specs: of the parts of
         ragged and sparse inputs.
     begun_peak : int
-        The device's peak under other plans since `begin_peak`, in bytes.
+        The device's peak under other plans and between steps since `begin_peak`, in bytes.
+    step_peak : int or None
+        The allocator's record when the last step ended. Another one shows that something ran since, or was measured.
     """
 
     def __init__(
@@ -111,6 +113,8 @@ class Controller:
         self.made: tuple[bool, bool] | None = None
         self.feed = Feed()
         self.begun_peak = 0
+        self.step_peak: int | None = None
+        self.told_between = False  # the log says once that what runs between steps takes more than the budget
         self.unfit = 0  # least peak, bytes, for which no plan could be made
         self.attached = self.compiled_since = False
         self.before: dict[str, Any] = {}
@@ -304,6 +308,7 @@ class Controller:
                 args = (self.fed(args[0]), *args[1:])
                 if not self.told and self._more_batches(args[0]):
                     return self.model.train_function(*args, **kwargs)
+            self._begin_step()
             with batch_errors():
                 result = self.run(function, *args, **kwargs)
             self.watch()
@@ -401,12 +406,13 @@ class Controller:
             return
         key, planned = self.key, self.plans[self.key]
         report, peak = planned.report, device.peak_bytes()
+        self.step_peak = peak
         if peak <= (report.training_peak_bytes or 0):
             return
         if peak > report.budget_bytes >= (report.training_peak_bytes or 0):
             log.warning(
-                "%s: %s were allocated while training, over the budget of %s (the plan was %s; evaluation, "
-                "input pipeline and callbacks share the device)",
+                "%s: %s were allocated while training, over the budget of %s (the plan was %s; input "
+                "pipeline and what callbacks hold share the device)",
                 self.model.name,
                 format_bytes(peak),
                 format_bytes(report.budget_bytes),
@@ -423,10 +429,36 @@ class Controller:
         self.plans[key] = replace(planned, report=replace(report, training_peak_bytes=peak))
         put(self.model, "checkmate", self.report)
 
+    def _begin_step(self) -> None:
+        """Forget the peak of what ran since the last step: evaluation, say, which is over when a step begins.
+
+        No other plan would lower it, so it is warned of if it is over the budget, once.
+        """
+        device = self._device()
+        if not (self.options.verify and device.measurable):
+            return
+        peak = device.forget_since(self.step_peak)
+        self._keep_peak(peak)
+        if self.key not in self.plans or self.told_between:
+            return
+        report = self.plans[self.key].report
+        if (
+            report.training_peak_bytes is None or peak <= report.budget_bytes
+        ):  # before the first step it may be of anything
+            return
+        self.told_between = True
+        log.warning(
+            "%s: %s were allocated between two steps, over the budget of %s: by evaluation, callbacks or data. No plan "
+            "of the step changes that; a smaller validation_batch_size= may",
+            self.model.name,
+            format_bytes(peak),
+            format_bytes(report.budget_bytes),
+        )
+
     def begin_peak(self) -> None:
-        """Count the device's peak from now on. What it was so far is noted."""
-        self.watch()
-        device, self.begun_peak = self._device(), 0
+        """Count the device's peak from now on. What ran since the last step is looked at before."""
+        self._begin_step()
+        device, self.begun_peak, self.step_peak = self._device(), 0, None
         if device.measurable:
             device.forget_peak(0)
 

@@ -52,6 +52,19 @@ def test_what_others_took_before_training_is_not_planned_for():
     assert not report.replanned and not report.exceeded_bytes and 0 < report.training_peak_bytes <= budget
 
 
+def test_evaluation_over_the_budget_is_warned_of_and_not_planned_for(caplog):
+    """It is over when the next step begins: no other plan would make room for it."""
+    device, model = find_device(), make(DENSE)
+    budget = device.current_bytes() + 20_000_000
+    first = compile_quickly(model, DENSE, verify=True, budget=budget).checkmate
+    many = DENSE.data(4096)
+    train(model, DENSE, epochs=3, validation_data=many, validation_batch_size=4096)
+    report = model.checkmate
+    assert report.schedule is first.schedule and not report.replanned
+    assert first.measured_peak_bytes <= report.training_peak_bytes <= budget
+    assert caplog.text.count("between two steps, over the budget") == 1
+
+
 def test_what_takes_more_than_the_budget_beside_it_is_said(monkeypatch, no_grappler, caplog):
     measures(monkeypatch, 0)
     model = make(DENSE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +28,7 @@ from ..units import Budget, format_bytes
 from .finding import SEARCHED
 from .job import Job, Ledger, Subject
 from .options import PlanOptions
-from .planned import Known, PlannedStep, first_report, report_again, same_graph
+from .planned import Known, PlannedStep, expected_peak_bytes, first_report, report_again, same_graph
 from .policy import POLICY
 from .run import NotMeasurable, fit, with_memory
 from .state import Candidate
@@ -63,7 +63,7 @@ def plan_step(
         The model's, for messages.
     earlier : sequence of Known
         Plans for other structures of data, or from before the model was compiled again. If one has an equal graph, it
-        is used again.
+        is used again, unless so much came to the device since that its steps would fill the budget.
     distribution : Distribution, optional
         If given, the replicas' steps run side by side. Budget, batch size and costs are those of one replica.
 
@@ -84,49 +84,22 @@ def plan_step(
     free = options.strategy == SEARCHED and options.order == "free"
     make = tracing.orders if free else lambda *traced: [tracing.subject(*traced)]
     subjects = make(*tracing.trace(step, spec, distribution))
-    subject = subjects[0] if saved is None else _of_saved(saved, subjects)
-    plain = keep_all(subjects[-1].graph)
-    budget_bytes = _budget_bytes(options.budget, plain, device)
-    reserve(device, budget_bytes)
-    known = _known(earlier, subjects, device, options)
-    if known is not None:
-        one, other = known
-        paged = None if other.pages is None else replace(one, graph=other.schedule.graph, pages=other.pages)
-        return PlannedStep(
-            paged or one, other.schedule, other.order, other.report, batch_size, options.jit_compile,
-            one if paged else None,
-        )  # fmt: skip
-    job = Job(subject, budget_bytes, device, options, _places(distribution))
-    if distribution is None:
-        _keep_reserves(job)
-        job = with_memory(job)
-        if can_learn(device, options) and not (saved is not None and _is_of(saved, subject)):
-            learned = learn(job, ledger)
-            if learned is not None:
-                subjects = [with_workspaces(one, learned) for one in subjects]
-                subject = subjects[0] if saved is None else _of_saved(saved, subjects)
-                plain = keep_all(subjects[-1].graph)
-                budget_bytes = _budget_bytes(options.budget, plain, device)  # a share of what the plain step takes
-            job = with_memory(replace(job, subject=subject, budget_bytes=budget_bytes))
-    reason = HOW_TO_MEASURE if distribution is None else NOT_MEASURED
-    as_traced = subjects[-1] if subjects[-1] is not subject else None
+    reserve(device, _budget_bytes(options.budget, keep_all(subjects[-1].graph), device))
+    known = list[PlannedStep]()
+    for one in _known(earlier, subjects, batch_size, device, options):
+        if _still_fits(one, device):
+            return one
+        known.append(one)
     try:
-        job, found = fitted(job, ledger, tracing, saved, as_traced)
-    except NotMeasurable as error:
-        reason = str(error)
-        ledger.attempts.clear()
-        job, found = fitted(_unmeasured(job, error), ledger, tracing, saved, as_traced)
-    report = first_report(
-        job, ledger, found, plain_peak_bytes=plain.peak_bytes, batch_size=batch_size, distribution=distribution,
-        reason=reason if options.verify else "verify=False",
-    )  # fmt: skip
-    log.info("%s", report)
+        planned = _planned(tracing, subjects, saved, options, distribution)
+    except InfeasibleBudgetError as error:
+        if not known or POLICY.beyond_limit(expected_peak_bytes(known[0], device), device.limit_bytes, device.is_cpu):
+            raise
+        log.warning("%s: no plan leaves room for what shares the device: %s", name, error)
+        return known[0]
     if earlier:
-        _warn_of_draws(subject.program)
-    without = subject if job.subject.encodings else as_traced if job.subject is subject else None
-    if job.subject.pages is not None:
-        without = next(one for one in subjects if one.program is job.subject.program)
-    return PlannedStep(job.subject, found.schedule, found.order, report, batch_size, options.jit_compile, without)
+        _warn_of_draws(planned.program)
+    return planned
 
 
 def plan_again(
@@ -137,7 +110,7 @@ def plan_again(
     expected: bool = False,
     batch_bytes: int = 0,
 ) -> PlannedStep:
-    """Make a plan that leaves room for what shares the device in training: input pipeline, callbacks, evaluation.
+    """Make a plan that leaves room for what shares the device in training: input pipeline, what callbacks hold.
 
     After a peak over the budget the new plan keeps one strict order, because steps out of order differed by more than
     was measured.
@@ -222,6 +195,50 @@ def step_graph(
     return tracing.subject(*tracing.trace(step, spec, distribution)).graph
 
 
+def _planned(
+    tracing: Tracing,
+    subjects: Sequence[Subject],
+    saved: dict[str, Any] | None,
+    options: PlanOptions,
+    distribution: Distribution | None,
+) -> PlannedStep:
+    """A new plan for the first of the subjects, or for the one that a saved schedule is of. Errors as `plan_step`."""
+    device, ledger, plain = tracing.device, tracing.ledger, keep_all(subjects[-1].graph)
+    subject = subjects[0] if saved is None else _of_saved(saved, subjects)
+    budget_bytes = _budget_bytes(options.budget, plain, device)
+    job = Job(subject, budget_bytes, device, options, _places(distribution))
+    if distribution is None:
+        _keep_reserves(job)
+        job = with_memory(job)
+        if can_learn(device, options) and not (saved is not None and _is_of(saved, subject)):
+            learned = learn(job, ledger)
+            if learned is not None:
+                subjects = [with_workspaces(one, learned) for one in subjects]
+                subject = subjects[0] if saved is None else _of_saved(saved, subjects)
+                plain = keep_all(subjects[-1].graph)
+                budget_bytes = _budget_bytes(options.budget, plain, device)  # a share of what the plain step takes
+            job = with_memory(replace(job, subject=subject, budget_bytes=budget_bytes))
+    reason = HOW_TO_MEASURE if distribution is None else NOT_MEASURED
+    as_traced = subjects[-1] if subjects[-1] is not subject else None
+    try:
+        job, found = fitted(job, ledger, tracing, saved, as_traced)
+    except NotMeasurable as error:
+        reason = str(error)
+        ledger.attempts.clear()
+        job, found = fitted(_unmeasured(job, error), ledger, tracing, saved, as_traced)
+    report = first_report(
+        job, ledger, found, plain_peak_bytes=plain.peak_bytes, batch_size=tracing.batch_size, distribution=distribution,
+        reason=reason if options.verify else "verify=False",
+    )  # fmt: skip
+    log.info("%s", report)
+    without = subject if job.subject.encodings else as_traced if job.subject is subject else None
+    if job.subject.pages is not None:
+        without = next(one for one in subjects if one.program is job.subject.program)
+    return PlannedStep(
+        job.subject, found.schedule, found.order, report, tracing.batch_size, options.jit_compile, without
+    )
+
+
 def _with_order(options: PlanOptions, distribution: Distribution | None) -> PlanOptions:
     """The options, with the order traced where no other can be had.
 
@@ -244,17 +261,43 @@ def _is_of(saved: dict[str, Any], subject: Subject) -> bool:
 
 
 def _known(
-    earlier: Sequence[Known], subjects: Sequence[Subject], device: Device, options: PlanOptions
-) -> tuple[Subject, Known] | None:
-    """An earlier plan that serves one of the subjects, the latest such; None if there is none."""
+    earlier: Sequence[Known], subjects: Sequence[Subject], batch_size: int, device: Device, options: PlanOptions
+) -> Iterator[PlannedStep]:
+    """The earlier plans that serve one of the subjects, the latest first."""
     for other in reversed(earlier):
-        alike = [_as_learned(one, other.learned) for one in subjects]
-        budget_bytes = _budget_bytes(options.budget, keep_all(alike[-1].graph), device)
-        if other.report.budget_bytes == budget_bytes and other.jit_compile == options.jit_compile:
-            for one in alike:
-                if same_graph(without_host(other.schedule.graph), one.graph):
-                    return one, other
+        planned = _taken_over(other, subjects, batch_size, device, options)
+        if planned is not None:
+            yield planned
+
+
+def _taken_over(
+    other: Known, subjects: Sequence[Subject], batch_size: int, device: Device, options: PlanOptions
+) -> PlannedStep | None:
+    """An earlier plan for the first of the subjects that it serves; None if it serves none."""
+    alike = [_as_learned(one, other.learned) for one in subjects]
+    budget_bytes = _budget_bytes(options.budget, keep_all(alike[-1].graph), device)
+    if other.report.budget_bytes != budget_bytes or other.jit_compile != options.jit_compile:
+        return None
+    for one in alike:
+        if same_graph(without_host(other.schedule.graph), one.graph):
+            paged = None if other.pages is None else replace(one, graph=other.schedule.graph, pages=other.pages)
+            return PlannedStep(
+                paged or one, other.schedule, other.order, other.report, batch_size, options.jit_compile,
+                one if paged else None,
+            )  # fmt: skip
     return None
+
+
+def _still_fits(planned: PlannedStep, device: Device) -> bool:
+    """Whether an earlier plan keeps the budget beside what came to the device since it was measured, if it was."""
+    report = planned.report
+    if report.sure_bytes is None:
+        return True
+    peak_bytes = expected_peak_bytes(planned, device)
+    if POLICY.still_fits(peak_bytes, report.sure_bytes, report.budget_bytes):
+        return True
+    log.info("%s: %s are expected with the plan that it had", report.model, format_bytes(peak_bytes))
+    return False
 
 
 def _as_learned(subject: Subject, learned: Sequence[Workspace]) -> Subject:

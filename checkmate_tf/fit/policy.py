@@ -119,7 +119,8 @@ class FitPolicy:
         Schedules to learn from, each for less memory, where steps run out of it: kernels took up to a quarter more than
         alone (on an H200).
     full : float
-        Of the budget: where data is expected to fill more, a plan with room for it is made before training.
+        Of the budget: where data, or what else came since, is expected to fill more, a plan with room for it is made
+        before training.
     plans_again : int
         Most plans that are made anew for data, or after peaks over the budget while training.
     """
@@ -172,6 +173,19 @@ class FitPolicy:
     def beyond_limit(self, peak_bytes: int, limit_bytes: int, on_cpu: bool) -> bool:
         """Whether steps with this peak may run out of memory under the hard limit of a CPU's allocator."""
         return on_cpu and peak_bytes > self.most * limit_bytes
+
+    def still_fits(self, expected_bytes: int, sure_bytes: int, budget_bytes: int) -> bool:
+        """Whether a plan may be used again, unmeasured.
+
+        Parameters
+        ----------
+        expected_bytes : int
+            What its steps are expected to take, with all that came to the device since.
+        sure_bytes : int
+            The same when it was measured. Where nothing came, a plan that then was the best one still is.
+        budget_bytes : int
+        """
+        return expected_bytes <= max(self.full * budget_bytes, sure_bytes)
 
     def wrong_model(self, predicted_bytes: int, peak_bytes: int, strict: bool) -> bool:
         """Whether a measured peak shows that the allocator is not as its model has it."""

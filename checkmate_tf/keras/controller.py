@@ -88,7 +88,9 @@ class Controller:
     by_python : StepsByPython
         Runs the steps that Python calls.
     begun_peak : int
-        The device's peak under other plans since `begin_peak`, in bytes.
+        The device's peak under other plans and between steps since `begin_peak`, in bytes.
+    step_peak : int or None
+        The allocator's record when the last step ended. Another one shows that something ran since, or was measured.
     """
 
     def __init__(
@@ -119,6 +121,8 @@ class Controller:
         self.by_python = StepsByPython(self)
         self.feed = Feed()
         self.begun_peak = 0
+        self.step_peak: int | None = None
+        self.told_between = False  # the log says once that what runs between steps takes more than the budget
         self.unfit = 0  # least peak, bytes, for which no plan could be made
         self.attached = self.compiled_since = False
         self.before: dict[str, Any] = {}
@@ -147,6 +151,7 @@ class Controller:
                 if more or not told:
                     log.log(level, "%s: planning again, %s%s: %s", self.model.name, why, more, spec)
             given = (spec, traced)
+            self._keep_peak()
             planned = in_thread(self._plan, *given) if tf.inside_function() else self._plan(*given)  # Keras is tracing
             key = self._key(spec)  # building the optimizer may have changed it
             self.plans[key], self.batches[key] = planned, self.batch_size
@@ -327,6 +332,7 @@ class Controller:
                 args = (self.fed(args[0]), *args[1:])
                 if not self.told and self._more_batches(args[0]):
                     return self.model.train_function(*args, **kwargs)
+            self._begin_step()
             with batch_errors():
                 result = self.run(function, *args, **kwargs)
             self.watch()
@@ -424,18 +430,19 @@ class Controller:
             return
         key, planned = self.key, self.plans[self.key]
         report, peak = planned.report, device.peak_bytes()
+        self.step_peak = peak
         if peak <= (report.training_peak_bytes or 0):
             return
         if peak > report.budget_bytes >= (report.training_peak_bytes or 0):
             log.warning(
-                "%s: %s were allocated while training, over the budget of %s (the plan was measured at %s; evaluation, "
-                "input pipeline and callbacks share the device)",
+                "%s: %s were allocated while training, over the budget of %s (the plan was %s; input "
+                "pipeline and what callbacks hold share the device)",
                 self.model.name,
                 format_bytes(peak),
                 format_bytes(report.budget_bytes),
-                format_bytes(report.measured_peak_bytes or 0),
+                _measured(report),
             )
-            self.begun_peak = max(self.begun_peak, peak)  # measuring another plan forgets it
+            self._keep_peak(peak)
             try:
                 self._outgrown(key, peak)
             except InfeasibleBudgetError as error:
@@ -446,12 +453,44 @@ class Controller:
         self.plans[key] = replace(planned, report=replace(report, training_peak_bytes=peak))
         put(self.model, "checkmate", self.report)
 
+    def _begin_step(self) -> None:
+        """Forget the peak of what ran since the last step: evaluation, say, which is over when a step begins.
+
+        No other plan would lower it, so it is warned of if it is over the budget, once.
+        """
+        device = self._device()
+        if not (self.options.verify and device.measurable):
+            return
+        peak = device.forget_since(self.step_peak)
+        self._keep_peak(peak)
+        if self.key not in self.plans or self.told_between:
+            return
+        report = self.plans[self.key].report
+        if (
+            report.training_peak_bytes is None or peak <= report.budget_bytes
+        ):  # before the first step it may be of anything
+            return
+        self.told_between = True
+        log.warning(
+            "%s: %s were allocated between two steps, over the budget of %s: by evaluation, callbacks or data. No plan "
+            "of the step changes that; a smaller validation_batch_size= may",
+            self.model.name,
+            format_bytes(peak),
+            format_bytes(report.budget_bytes),
+        )
+
     def begin_peak(self) -> None:
-        """Count the device's peak from now on. What it was so far is noted."""
-        self.watch()
-        device, self.begun_peak = self._device(), 0
+        """Count the device's peak from now on. What ran since the last step is looked at before."""
+        self._begin_step()
+        device, self.begun_peak, self.step_peak = self._device(), 0, None
         if device.measurable:
             device.forget_peak(0)
+
+    def _keep_peak(self, peak: int | None = None) -> None:
+        """Note the device's peak so far, by default as its allocator says: measuring another plan forgets it."""
+        device = self._device()
+        if device.measurable:
+            self.begun_peak = max(self.begun_peak, device.peak_bytes() if peak is None else peak)
 
     def peak_bytes(self) -> int | None:
         """The device's peak since `begin_peak`; None where the allocator keeps no statistics."""
@@ -487,10 +526,10 @@ class Controller:
         self.earlier.append(again.known)
         put(self.model, "checkmate", self.report)
         log.warning(
-            "%s: planned again: %s predicted, %s measured",
+            "%s: planned again: %s predicted, %s",
             self.model.name,
             format_bytes(again.schedule.peak_bytes),
-            format_bytes(again.report.measured_peak_bytes or 0),
+            _measured(again.report),
         )
 
     @property
@@ -499,6 +538,12 @@ class Controller:
         if self.key in self.plans:
             return self.plans[self.key].report
         return self.earlier[-1].report if self.earlier else None
+
+
+def _measured(report: Report) -> str:
+    """What the log says of a plan's measured peak."""
+    peak = report.measured_peak_bytes
+    return "not measured" if peak is None else f"measured at {format_bytes(peak)}"
 
 
 def controller_of(model: keras.Model) -> Controller | None:

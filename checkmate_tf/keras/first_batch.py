@@ -147,7 +147,7 @@ class AtFirstBatch(Controller):
             return
         device = self._device()
         if self.key in self.plans and device.measurable:
-            self.begun_peak = max(self.begun_peak, device.peak_bytes())
+            self._keep_peak()
             device.forget_peak(0)
         super().serves(key)
         self.plans[key] = self.plans.pop(key)

@@ -57,7 +57,8 @@ class Report(Facts):
         If it has "solved before", that is what schedules from the cache took when they were made.
     schedule : Schedule
     training_peak_bytes : int or None
-        Most bytes on the device since this plan was made, evaluation and input pipeline included. Updated in training.
+        Most bytes on the device in a step of this plan, input pipeline included. Evaluation runs between steps, and is
+        not. Updated in training.
     expected_bytes : tuple of int
         Peaks that were expected before training, with the data of `fit`. They came too near the budget, so each led to
         a new plan.

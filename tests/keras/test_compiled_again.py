@@ -15,6 +15,7 @@ from keras import layers
 from tensorflow.python.framework import config
 
 import checkmate_tf
+from checkmate_tf.device.measure import Device
 from checkmate_tf.errors import JitCompileError, ModelError, OperatorsError
 
 pytestmark = pytest.mark.usefixtures("fresh_keras")
@@ -223,6 +224,41 @@ def test_the_report_is_that_of_the_plan_that_trains(monkeypatch):
     train(model, DENSE)
     assert model.checkmate.exceeded_bytes == (over,) and model.checkmate.input_bytes == first.input_bytes
     assert [p.report.exceeded_bytes for p in model._checkmate_controller.plans.values()] == [(over,), ()]
+
+
+def _compiled_again_beside_others(monkeypatch, share):
+    """A model that was planned, and is compiled again where `share` of the budget is needed with what came since."""
+    measures(monkeypatch, 0)
+    crowd(monkeypatch, [])
+    model = compile_quickly(make(DENSE), DENSE, verify=True, budget=0.95)
+    first = model.checkmate
+    come = max(0, int(share * first.budget_bytes) - first.measured_peak_bytes)
+    monkeypatch.setattr(Device, "foreign_bytes", lambda device, variable_bytes: come + first.input_bytes)
+    measures(monkeypatch, come)
+    model.compile(keras.optimizers.SGD(0.05, momentum=0.9), model.loss, metrics=["accuracy"])
+    return model, first
+
+
+def test_an_earlier_plan_is_made_anew_where_more_is_on_the_device_now(monkeypatch, no_grappler):
+    model, first = _compiled_again_beside_others(monkeypatch, 1.02)
+    train(model, DENSE)
+    report = model.checkmate
+    assert report.attempts[0] not in first.attempts and not report.replanned
+    assert report.predicted_peak_bytes < first.predicted_peak_bytes
+    assert report.measured_peak_bytes <= report.budget_bytes == first.budget_bytes
+
+
+@pytest.mark.long
+def test_an_earlier_plan_goes_on_where_what_came_leaves_room(monkeypatch, no_grappler):
+    model, first = _compiled_again_beside_others(monkeypatch, 0.985)
+    train(model, DENSE)
+    assert model.checkmate.attempts == first.attempts
+
+
+def test_an_earlier_plan_goes_on_where_no_other_leaves_room_and_no_limit_is_near(monkeypatch, no_grappler, caplog):
+    model, first = _compiled_again_beside_others(monkeypatch, 3.8)
+    train(model, DENSE)
+    assert model.checkmate.attempts == first.attempts and "no plan leaves room" in caplog.text
 
 
 @pytest.mark.long

@@ -96,6 +96,22 @@ def test_peaks_are_those_of_each_epoch_and_others_see_them():
     assert seen == [LOGGED] * 3
 
 
+def test_the_peak_of_an_epoch_is_kept_when_a_batch_of_other_sizes_is_planned_for():
+    inputs = keras.Input((None, 8))
+    hidden = keras.layers.Dense(16, activation="gelu")(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(4)(keras.layers.GlobalAveragePooling1D()(hidden)))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    long, short = (np.zeros((64, length, 8), "float32") for length in (512, 4))
+    spec = tf.TensorSpec((None, None, 8)), tf.TensorSpec((None,), tf.int64)
+    data = tf.data.Dataset.from_generator(lambda: ((x, np.zeros(64)) for x in (long, short)), output_signature=spec)
+    steps = []
+    sees = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: steps.append(model.checkmate))
+    ours = MemoryBudget("1GB", **QUICK | {"verify": True})
+    history = model.fit(data, shuffle=False, verbose=0, callbacks=[ours, sees]).history
+    long, short = (report.training_peak_bytes for report in steps)
+    assert history["memory_peak"][0] >= long > 2 * short
+
+
 def test_where_nothing_is_measured_there_is_no_peak(monkeypatch):
     from checkmate_tf.keras.controller import Controller
 

@@ -52,6 +52,19 @@ def test_what_others_took_before_training_is_not_planned_for():
     assert not report.replanned and not report.exceeded_bytes and 0 < report.training_peak_bytes <= budget
 
 
+def test_evaluation_over_the_budget_is_warned_of_and_not_planned_for(caplog):
+    """It is over when the next step begins: no other plan would make room for it."""
+    device, model = find_device(), make(DENSE)
+    budget = device.current_bytes() + 20_000_000
+    first = compile_quickly(model, DENSE, verify=True, budget=budget).checkmate
+    many = DENSE.data(4096)
+    train(model, DENSE, epochs=3, validation_data=many, validation_batch_size=4096)
+    report = model.checkmate
+    assert report.schedule is first.schedule and not report.replanned
+    assert first.measured_peak_bytes <= report.training_peak_bytes <= budget
+    assert caplog.text.count("between two steps, over the budget") == 1
+
+
 def test_what_takes_more_than_the_budget_beside_it_is_said(monkeypatch, no_grappler, caplog):
     measures(monkeypatch, 0)
     model = make(DENSE)
@@ -60,6 +73,21 @@ def test_what_takes_more_than_the_budget_beside_it_is_said(monkeypatch, no_grapp
     train(model, DENSE)
     assert "no other plan: what else is on the device takes" in caplog.text
     assert model.checkmate.schedule is first.schedule
+
+
+def test_a_plan_that_was_not_measured_is_not_said_to_take_nothing(monkeypatch, no_grappler, caplog):
+    measures(monkeypatch, 0)
+    model = make(DENSE)
+    first = compile_quickly(model, DENSE, verify=True, budget=0.95).checkmate
+    crowd(monkeypatch, [first.budget_bytes + first.budget_bytes // 25])
+
+    def unmeasured(planned, *_):
+        return replace(planned, report=replace(planned.report, measured_peak_bytes=None))
+
+    monkeypatch.setattr("checkmate_tf.keras.controller.plan_again", unmeasured)
+    train(model, DENSE)
+    assert "predicted, not measured" in caplog.text and "the plan was measured at" in caplog.text
+    assert " 0 B" not in caplog.text
 
 
 def test_random_numbers_that_begin_anew_are_told_of(monkeypatch, no_grappler, caplog):

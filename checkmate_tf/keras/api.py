@@ -62,7 +62,8 @@ def compile(  # noqa: A001 - the name that the package offers
         at once.
     data : tuple of arrays, array or tf.data.Dataset, optional
         One batch `(x, y)`, or `x` where `fit` gets no targets, or the dataset to train on. Plans are measured on a
-        batch that is given here. A dataset only tells types and shapes.
+        batch that is given here. A dataset only tells types and shapes. It is not read: where it does not tell the size
+        of its batches (a generator may not), `batch_size` must.
     strategy : str
         How to schedule: a name in `checkmate_tf.STRATEGIES`.
     costs : str, callable or array

@@ -27,6 +27,7 @@ from .first_batch import AtFirstBatch
 from .frameworks import as_called, framework_of, graphs_are_made, is_compiled
 from .jit import resolve_jit
 from .progress import progress_bars
+from .unbuilt import left_unbuilt
 
 __all__ = ["compile", "gradient_function", "op_graph", "restore"]
 
@@ -252,7 +253,7 @@ def op_graph(
     Parameters
     ----------
     model : keras.Model
-        Built and compiled. It stays as it is, except that its optimizer makes its variables.
+        Built and compiled. It stays as it is.
     batch_size, costs, input_spec, data
         As for `compile`.
 
@@ -264,10 +265,11 @@ def op_graph(
     _check_model(model)
     distribution = distribution_of(model)
     spec, batch = data_spec(model, batch_size, input_spec, data)
-    build_training(model, spec, _plain_step(model))
     if distribution is not None:
         batch = distribution.share(batch)
-    return step_graph(_plain_step(model), spec, batch, costs, model.name, distribution)
+    with left_unbuilt(model):
+        build_training(model, spec, _plain_step(model))
+        return step_graph(_plain_step(model), spec, batch, costs, model.name, distribution)
 
 
 def _gradient_steps(

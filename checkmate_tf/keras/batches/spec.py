@@ -214,6 +214,8 @@ def _spec_of_model(model: keras.Model) -> Any:
     inputs, outputs = structs_of(model)
     x = tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), inputs)
     y = tf.nest.map_structure(_target, outputs, _losses(model, outputs))
+    if isinstance(y, dict) and getattr(model, "_compile_metrics", None) is None:  # else each output needs its target
+        y = {name: target for name, target in y.items() if target is not None}
     return (x,) if all(t is None for t in tf.nest.flatten(y)) else (x, y)
 
 

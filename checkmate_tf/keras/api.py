@@ -26,6 +26,7 @@ from .first_batch import AtFirstBatch
 from .frameworks import as_called, framework_of, is_compiled
 from .jit import resolve_jit
 from .progress import progress_bars
+from .unbuilt import left_unbuilt
 
 __all__ = ["compile", "gradient_function", "op_graph", "restore"]
 
@@ -61,7 +62,8 @@ def compile(  # noqa: A001 - the name that the package offers
         at once.
     data : tuple of arrays, array or tf.data.Dataset, optional
         One batch `(x, y)`, or `x` where `fit` gets no targets, or the dataset to train on. Plans are measured on a
-        batch that is given here. A dataset only tells types and shapes.
+        batch that is given here. A dataset only tells types and shapes. It is not read: where it does not tell the size
+        of its batches (a generator may not), `batch_size` must.
     strategy : str
         How to schedule: a name in `checkmate_tf.STRATEGIES`.
     costs : str, callable or array
@@ -248,7 +250,7 @@ def op_graph(
     Parameters
     ----------
     model : keras.Model
-        Built and compiled. It stays as it is, except that its optimizer makes its variables.
+        Built and compiled. It stays as it is.
     batch_size, costs, input_spec, data
         As for `compile`.
 
@@ -260,10 +262,11 @@ def op_graph(
     _check_model(model)
     distribution = distribution_of(model)
     spec, batch = data_spec(model, batch_size, input_spec, data)
-    build_training(model, spec, _plain_step(model))
     if distribution is not None:
         batch = distribution.share(batch)
-    return step_graph(_plain_step(model), spec, batch, costs, model.name, distribution)
+    with left_unbuilt(model):
+        build_training(model, spec, _plain_step(model))
+        return step_graph(_plain_step(model), spec, batch, costs, model.name, distribution)
 
 
 def _gradient_steps(

@@ -7,6 +7,7 @@ import functools
 import gc
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +33,7 @@ from .by_python import StepsByPython
 from .frameworks import compiled_with, graphs_are_made, in_thread, is_functional, is_own_step
 from .garbage import old_left_alone
 from .jit import resolve_jit
+from .unbuilt import Aside, left_built
 
 __all__ = ["Controller", "controller_of", "put"]
 
@@ -87,6 +89,10 @@ class Controller:
         model, that is trained until the function is made again.
     by_python : StepsByPython
         Runs the steps that Python calls.
+    aside : Aside
+        What was built for plans that have not trained yet.
+    built_for : dict
+        The data that each of `plans` has losses, metrics and slots built for.
     begun_peak : int
         The device's peak under other plans and between steps since `begin_peak`, in bytes.
     step_peak : int or None
@@ -113,6 +119,9 @@ class Controller:
         self.plans: dict[Any, PlannedStep] = {}
         self.batches: dict[Any, int] = {}
         self.shapes: dict[tuple[Any, ...], list[tuple[int | None, ...]]] = {}
+        before = controller_of(model)
+        self.aside: Aside = before.aside if before and before.compiled == self.compiled else Aside(model)
+        self.built_for: dict[Any, Any] = {}
         self.earlier: list[Known] = []
         self.compiled_at = 0  # so many of these are of before the model was compiled again
         self.key: Any = None
@@ -142,6 +151,8 @@ class Controller:
         self._forget_compiled_before()
         spec, traced = self.packed(spec), self.packed(traced)
         key = self._key(spec)
+        if self.aside.is_stale(self._built_key(spec)):
+            self._drop_built_for(self._built_key(spec))
         if key not in self.plans:
             if self.earlier:
                 why = "for data of another structure, a changed model, or Grappler or determinism set on or off"
@@ -155,6 +166,7 @@ class Controller:
             planned = in_thread(self._plan, *given) if tf.inside_function() else self._plan(*given)  # Keras is tracing
             key = self._key(spec)  # building the optimizer may have changed it
             self.plans[key], self.batches[key] = planned, self.batch_size
+            self.built_for[key] = self._built_key(spec)
             self.earlier.append(planned.known)
         self.serves(key)
         return self.plans[key]
@@ -171,12 +183,38 @@ class Controller:
         if shapes is None and traced is not None:
             shapes = shapes_of(spec)
         traced = spec if traced is None else traced
-        build_training(self.model, traced, self.plain_step)
-        options = replace(self.options, budget=self._budget_for(spec), shapes=shapes)
-        with old_left_alone():
-            return plan_step(
-                self.plain_step, traced, self.batch_size, options, self.model.name, self.earlier, self.distribution
-            )
+        with self._building(spec):
+            build_training(self.model, traced, self.plain_step)
+            options = replace(self.options, budget=self._budget_for(spec), shapes=shapes)
+            with old_left_alone():
+                return plan_step(
+                    self.plain_step, traced, self.batch_size, options, self.model.name, self.earlier, self.distribution
+                )
+
+    def _building(self, spec: Any) -> AbstractContextManager[None]:
+        """Where losses, metrics and slots are built for a plan. Replicas: Keras builds theirs before it traces."""
+        return left_built(self.model) if self.distribution else self.aside.building(lambda: self._built_key(spec))
+
+    def _built_key(self, spec: Any) -> Any:
+        """What losses, metrics and slots are built for: what is trained, inputs and targets."""
+        spec = self.packed(spec)
+        if is_own_step(self.plain_step):
+            spec = keras.utils.unpack_x_y_sample_weight(spec)[:2]
+        structure = str(tf.nest.map_structure(lambda _: 0, spec))
+        return _Same(tuple(self.model.trainable_variables)), tuple(tf.nest.flatten(spec)), structure
+
+    def _drop_built_for(self, built_for: Any) -> None:
+        """Drop the plans that this was built for: another optimizer, or one of other slots, is in its place."""
+        self.aside.forget(built_for)
+        for key in [key for key in self.plans if self.built_for.get(key) == built_for]:
+            del self.plans[key], self.batches[key]
+
+    def _settle(self) -> None:
+        """Put in place what was built for the plan that trains now. Plans that others were built for go."""
+        mine = self.built_for.get(self.key)
+        for other in {other for other in self.built_for.values() if other != mine and self.aside.holds(other)}:
+            self._drop_built_for(other)
+        self.aside.settle(mine)
 
     def _budget_for(self, spec: Any) -> Budget:
         """The budget of a plan. A share is one of the first plan's plain peak since the model was compiled."""
@@ -205,8 +243,9 @@ class Controller:
         self.compiled, self.compiled_since, self.key = compiled, True, None
         self.compiled_at, self.unfit, self.traced = len(self.earlier), 0, {}
         self.by_python.forget()
+        self.aside = Aside(self.model)
         if self.plans:
-            self.plans, self.batches = {}, {}
+            self.plans, self.batches, self.built_for = {}, {}, {}
             gc.collect()  # functions lie in cycles, and hold what they capture
         if self.attached:
             jit_compile = resolve_jit(self.model, self.options.operators, self.distribution)
@@ -253,6 +292,7 @@ class Controller:
         planned, specs = self.plan(spec), tf.nest.flatten(spec)
         if self.attached:
             self.traced[self.key[1:]] = self.key[0]
+        self._settle()
         flat: list[tf.Tensor] = []
         checks: list[tf.Operation] = []
         for k, data in enumerate(given):

@@ -3,6 +3,7 @@
 - `spec.py`: the structure, types and shapes of a batch;
 - `sizes.py`: inputs whose sizes differ from batch to batch;
 - `ragged.py`: ragged and sparse inputs;
+- `pipelines.py`: what a tf.data pipeline tells of its batches without being read;
 - `feeding.py`: how far ahead batches of arrays are made;
 - `limit.py`: the check in the step that a batch is no larger than planned.
 """

@@ -17,6 +17,8 @@ from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
+from .pipelines import input_of, without_options
+
 __all__ = ["Feed", "is_pipeline", "without_tuning"]
 
 _ADAPTERS = ("ArrayDataAdapter.", "TensorLikeDataAdapter.")  # of Keras 3 and Keras 2: they make batches of arrays
@@ -55,13 +57,11 @@ def _one_by_one(iterator: Any) -> tf.data.Dataset | None:
     prefetching = getattr(iterator, "_dataset", None)
     if type(prefetching).__name__ != "_PrefetchDataset":
         return None
-    inner = getattr(prefetching, "_input_dataset", None)
-    while type(inner).__name__ == "_OptionsDataset":
-        inner = getattr(inner, "_input_dataset", None)
+    inner = without_options(input_of(prefetching))
     if type(inner).__name__ != "_ParallelMapDataset":
         return None
     gather = getattr(getattr(inner, "_map_func", None), "_func", None)
-    rows = getattr(inner, "_input_dataset", None)
+    rows = input_of(inner)
     if rows is None or not getattr(gather, "__qualname__", "").startswith(_ADAPTERS):
         return None
     return rows.map(gather)

@@ -13,6 +13,7 @@ import tensorflow as tf
 from ...errors import BatchSizeError, DynamicShapeError, ModelError
 from ...units import is_whole
 from ..frameworks import structs_of
+from .pipelines import sized_spec
 from .ragged import NOT_KNOWN, have_ragged, is_ragged, opened_ragged
 
 __all__ = [
@@ -41,7 +42,7 @@ def data_spec(
     input_spec : nest of tf.TensorSpec or None
         `(x, y)` or `(x, y, sample_weight)`, as a step sees them.
     data : tuple of arrays, array, tf.data.Dataset, or None
-        An array alone is the only input of a model that is given no targets.
+        An array alone is the only input of a model that is given no targets. A dataset is not read.
     by_fit : bool
         Whether `fit` hands batches over, in a structure of its own, and not the user.
 
@@ -66,6 +67,16 @@ def data_spec(
         spec, found = _spec_of_model(model), None
     else:
         raise BatchSizeError(f"no batch size: memory cannot be planned without one; {_ASK}")
+    if have_ragged(spec):
+        raise ModelError(NOT_KNOWN)
+    if batch_size is None and found is None and isinstance(data, tf.data.Dataset):
+        open_batch(spec)  # or one would be asked for a size that does not help
+        found = batch_of(sized_spec(data))
+        if found is None:
+            raise BatchSizeError(
+                "the given data set does not tell the size of its batches, and is not read to find it, or training "
+                "would go on in another order, or without a batch; give batch_size=, the largest batch"
+            )
     if batch_size is None and found is None:
         raise BatchSizeError(f"the batch dimension of the given data is open, so the batch size is unknown; {_ASK}")
     if batch_size is not None and found is not None and found > batch_size:
@@ -73,8 +84,6 @@ def data_spec(
             f"the given data has batches of {found}, batch_size is {batch_size}: they must agree; leave batch_size "
             "out, or give a larger one"
         )
-    if have_ragged(spec):
-        raise ModelError(NOT_KNOWN)
     if by_fit and input_spec is None and not isinstance(data, tf.data.Dataset):  # whose structure stays
         spec = packed(with_tuples(spec))
     return open_batch(spec), int(batch_size or found or 0)
@@ -174,12 +183,7 @@ def _spec_of(t: Any) -> Any:
 
 def _spec_of_data(data: Any) -> tuple[Any, int | None]:
     if isinstance(data, tf.data.Dataset):
-        spec = data.element_spec
-        found = batch_of(spec)
-        if found is None:
-            for batch in data.take(1):
-                found = batch_of(tf.nest.map_structure(_spec_of, batch))
-        return spec, found
+        return data.element_spec, batch_of(data.element_spec)
     if isinstance(data, tf.distribute.DistributedDataset):
         raise ModelError("data is spread over devices already: give the tf.data.Dataset that it was made of")
     arrays = tuple(data) if isinstance(data, (tuple, list)) else (data,)
@@ -211,6 +215,8 @@ def _spec_of_model(model: keras.Model) -> Any:
     inputs, outputs = structs_of(model)
     x = tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), inputs)
     y = tf.nest.map_structure(_target, outputs, _losses(model, outputs))
+    if isinstance(y, dict) and getattr(model, "_compile_metrics", None) is None:  # else each output needs its target
+        y = {name: target for name, target in y.items() if target is not None}
     return (x,) if all(t is None for t in tf.nest.flatten(y)) else (x, y)
 
 

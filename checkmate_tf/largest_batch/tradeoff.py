@@ -32,8 +32,8 @@ def tradeoff(
     Parameters
     ----------
     model_or_graph : keras.Model or Graph
-        A model is built and compiled. It stays as it is, except that its optimizer makes its variables. Its step is
-        planned as by `compile`, in any order of computation. A graph keeps its own order.
+        A model is built and compiled. It stays as it is. Its step is planned as by `compile`, in any order of
+        computation. A graph keeps its own order.
     batch_size : int, optional
         Samples in a batch. Not needed for a model if `input_spec` or `data` tells it. For a graph it says what it was
         made for; without it no batches are named.

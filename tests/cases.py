@@ -18,7 +18,7 @@ from keras import layers
 import checkmate_tf
 from checkmate_tf.costs import op_costs
 from checkmate_tf.keras.batches.spec import data_spec
-from checkmate_tf.keras.building import build_training
+from checkmate_tf.keras.built.building import build_training
 from checkmate_tf.trace.program import Program, build_program
 from checkmate_tf.trace.sizes.static import with_static_batch
 from checkmate_tf.trace.step import trace_step

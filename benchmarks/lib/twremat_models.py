@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from checkmate_tf.graph import BACKWARD, FORWARD, Graph
 from checkmate_tf.keras.batches.spec import data_spec
-from checkmate_tf.keras.building import build_training
+from checkmate_tf.keras.built.building import build_training
 from checkmate_tf.trace.ops import inputs_of, is_read_only, is_source, is_stateful, view_of, writes_resource
 from checkmate_tf.trace.order import is_gradient
 from checkmate_tf.trace.sizes.static import StaticStep, with_static_batch

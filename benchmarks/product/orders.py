@@ -164,7 +164,7 @@ def graphs(name: str) -> list[Any]:
     from checkmate_tf.fit.options import PlanOptions
     from checkmate_tf.fit.subjects.tracing import Tracing
     from checkmate_tf.keras.batches.spec import data_spec
-    from checkmate_tf.keras.building import build_training
+    from checkmate_tf.keras.built.building import build_training
 
     network = networks()[name]
     model = network.model()

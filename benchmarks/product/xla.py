@@ -126,7 +126,7 @@ def measure(request: dict, folder: Path) -> dict:
     import tensorflow as tf
 
     from checkmate_tf.keras.batches.spec import data_spec
-    from checkmate_tf.keras.building import build_training
+    from checkmate_tf.keras.built.building import build_training
 
     network = networks()[request["network"]]
     model = network.model()

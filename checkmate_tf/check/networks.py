@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..fit.pipeline import step_graph
 from ..keras.batches.spec import data_spec
-from ..keras.building import build_training
+from ..keras.built.building import build_training
 from ..schedule import keep_all
 
 __all__ = ["NETWORKS", "Network", "application", "lstm", "sized", "small", "transformer", "unet"]

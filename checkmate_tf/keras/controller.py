@@ -28,12 +28,12 @@ from .batches.feeding import Feed, is_pipeline
 from .batches.limit import batch_errors, limit_batch
 from .batches.ragged import NOT_KNOWN, have_ragged, shapes_of
 from .batches.spec import open_batch, packed, spec_of_tensors, with_tuples
-from .building import build_training
+from .built.building import build_training
+from .built.unbuilt import Aside, left_built
 from .by_python import StepsByPython
 from .frameworks import compiled_with, graphs_are_made, in_thread, is_functional, is_own_step
 from .garbage import old_left_alone
 from .jit import resolve_jit
-from .unbuilt import Aside, left_built
 
 __all__ = ["Controller", "controller_of", "put"]
 

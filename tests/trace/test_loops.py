@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from checkmate_tf.errors import PlanError
-from checkmate_tf.keras.building import build_training
+from checkmate_tf.keras.built.building import build_training
 from checkmate_tf.plan import evaluate, plan_from_sequence
 from checkmate_tf.trace.program import build_program
 from checkmate_tf.trace.sizes.loops import function_graph

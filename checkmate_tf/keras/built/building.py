@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from .frameworks import is_own_step
+from ..frameworks import is_own_step
 
 __all__ = ["build_training"]
 

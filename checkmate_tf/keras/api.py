@@ -20,7 +20,7 @@ from ..graph import Graph
 from .batches.limit import batch_errors
 from .batches.spec import data_spec, sample_of
 from .built.building import build_training
-from .built.unbuilt import left_unbuilt
+from .built.unbuilt import Aside, left_unbuilt
 from .controller import Controller, controller_of
 from .distribution import distribution_of
 from .first_batch import AtFirstBatch
@@ -219,6 +219,7 @@ def gradient_function(
     controller: Controller
     if input_spec is None and data is None and batch_size is None:
         controller = AtFirstBatch(model, options, as_called(model, gradients), progress)
+        controller.aside = Aside(model)
         return _gradient_steps(controller, gradients)
     if input_spec is None and data is None:
         before = model.loss if hasattr(model, "loss") else None
@@ -232,8 +233,8 @@ def gradient_function(
     with progress_bars(progress) as tell:
         options = replace(options, progress=tell, sample=sample_of(data, batch_size))
         controller = Controller(model, options, batch_size, as_called(model, gradients))
+        controller.aside = Aside(model)  # what lies aside for the steps of `fit` stays there
         controller.plan(spec)
-
     return _gradient_steps(controller, gradients)
 
 

@@ -79,10 +79,17 @@ def _evaluated(model):
     model.evaluate(X, TARGETS[model.made_by], batch_size=BATCH, verbose=0)
 
 
+def _gradients(model):
+    """A function of gradients, planned and called between `compile` and `fit`."""
+    loss = checkmate_tf.gradient_function(_plan(model), _of_classes, 1.0, batch_size=BATCH, costs="flops", verify=False)
+    loss(X[:BATCH], Y[:BATCH])
+
+
 WAYS = {
     "planned": _plan,
     "planned twice": lambda model: _plan(_plan(model)),
     "planned, then evaluated": _evaluated,
+    "planned, then gradients": _gradients,
     "refused": _refused,
     "restored": lambda model: checkmate_tf.restore(_plan(model)),
     "looked at": lambda model: checkmate_tf.op_graph(model, BATCH, "flops"),

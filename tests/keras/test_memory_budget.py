@@ -109,7 +109,7 @@ def test_the_peak_of_an_epoch_is_kept_when_a_batch_of_other_sizes_is_planned_for
     ours = MemoryBudget("1GB", **QUICK | {"verify": True})
     history = model.fit(data, shuffle=False, verbose=0, callbacks=[ours, sees]).history
     long, short = (report.training_peak_bytes for report in steps)
-    assert history["memory_peak"][0] >= long > 2 * short
+    assert history["memory_peak"][0] >= long > short + 4 * MIB  # what other tests left lies in both
 
 
 def test_where_nothing_is_measured_there_is_no_peak(monkeypatch):

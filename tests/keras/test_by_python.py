@@ -113,7 +113,7 @@ class Changes(keras.callbacks.Callback):
             self.change(self.model)
 
 
-@pytest.mark.long(only=("told",))
+@pytest.mark.long
 @pytest.mark.parametrize("late", [False, True], ids=["told", "late"])
 def test_a_callback_may_restore_or_compile_the_model(late):
     ours = LATE if late else {}

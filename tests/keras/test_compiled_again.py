@@ -255,6 +255,7 @@ def test_an_earlier_plan_goes_on_where_what_came_leaves_room(monkeypatch, no_gra
     assert model.checkmate.attempts == first.attempts
 
 
+@pytest.mark.long
 def test_an_earlier_plan_goes_on_where_no_other_leaves_room_and_no_limit_is_near(monkeypatch, no_grappler, caplog):
     model, first = _compiled_again_beside_others(monkeypatch, 3.8)
     train(model, DENSE)

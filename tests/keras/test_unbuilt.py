@@ -111,6 +111,15 @@ def _same_training(plain, ours, y, **options):
     assert_same_state(plain, ours)
 
 
+@pytest.mark.long(
+    but=(
+        "own_loss-planned",
+        "own_loss-refused",
+        "own_loss-planned, then gradients",
+        "one_of_two-planned",
+        "frozen-planned",
+    )
+)
 @pytest.mark.parametrize(
     ("build", "way"),
     [
@@ -129,6 +138,7 @@ def test_training_is_the_plain_one(build, way):
     _same_training(plain, ours, TARGETS[build])
 
 
+@pytest.mark.long
 def test_what_was_planned_for_the_data_that_comes_is_not_planned_again():
     """Weights that come, too, change nothing that is built."""
     plain, ours = _made(two_losses), _plan(_made(two_losses))
@@ -138,6 +148,7 @@ def test_what_was_planned_for_the_data_that_comes_is_not_planned_again():
     assert len(controller_of(ours).earlier) == 2
 
 
+@pytest.mark.long
 def test_an_optimizer_that_was_changed_or_built_before_training_is_the_one_that_trains():
     for change in (
         lambda model: model.optimizer.build(model.trainable_variables),

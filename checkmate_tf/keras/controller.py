@@ -161,8 +161,8 @@ class Controller:
                 level = logging.INFO if kept else logging.WARNING
                 if more or not told:
                     log.log(level, "%s: planning again, %s%s: %s", self.model.name, why, more, spec)
+                self._keep_peak()
             given = (spec, traced)
-            self._keep_peak()
             planned = in_thread(self._plan, *given) if tf.inside_function() else self._plan(*given)  # Keras is tracing
             key = self._key(spec)  # building the optimizer may have changed it
             self.plans[key], self.batches[key] = planned, self.batch_size

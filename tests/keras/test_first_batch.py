@@ -292,7 +292,7 @@ def test_a_larger_batch_that_fits_no_budget_leaves_the_plan():
 @pytest.mark.long
 def test_a_larger_batch_inside_of_a_graph_is_refused():
     data = tf.data.Dataset.from_generator(
-        lambda: ((X[:n], Y[:n]) for n in (4, BATCH)),
+        lambda: ((X[:n], Y[:n]) for n in (4, 4, BATCH)),
         output_signature=(tf.TensorSpec([None, 64, 8]), tf.TensorSpec([None], tf.int64)),
     )
     model = _attached()

@@ -14,3 +14,10 @@ def invoke(*arguments):
 def flat(text):
     """Without the frame and line breaks of a block."""
     return " ".join(text.replace("│", " ").split())
+
+
+def assert_refused(done, says):
+    """A command ended with status 2 and a message, and printed nothing else."""
+    assert done.exit_code == 2
+    assert says in flat(done.stderr)
+    assert done.stdout == "" and "Traceback" not in done.stderr

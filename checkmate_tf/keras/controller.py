@@ -506,9 +506,8 @@ class Controller:
         if self.key not in self.plans or self.told_between:
             return
         report = self.plans[self.key].report
-        if (
-            report.training_peak_bytes is None or peak <= report.budget_bytes
-        ):  # before the first step it may be of anything
+        stepped = report.training_peak_bytes is not None  # what came before the first step is not between two
+        if not stepped or peak <= report.budget_bytes:
             return
         self.told_between = True
         log.warning(

@@ -72,6 +72,8 @@ PEAKS: list[int] = []
 
 
 def crowd(monkeypatch, peaks):
-    monkeypatch.setattr("checkmate_tf.keras.controller.find_device", lambda: Crowded("CPU:0", 10**9, measurable=True))
+    monkeypatch.setattr(
+        "checkmate_tf.keras.training.plans.find_device", lambda: Crowded("CPU:0", 10**9, measurable=True)
+    )
     monkeypatch.setattr(Device, "foreign_bytes", lambda device, variable_bytes: 0)
     PEAKS[:] = peaks

@@ -67,7 +67,7 @@ def answer(request: dict) -> dict:
     from checkmate_tf.emit.ordering import Strict, Within, needed_waits
     from checkmate_tf.fit.options import PlanOptions
     from checkmate_tf.keras.batches.spec import data_spec
-    from checkmate_tf.keras.controller import Controller
+    from checkmate_tf.keras.training.controller import Controller
     from checkmate_tf.units import parse_budget
 
     network = NETWORKS[request["network"]]

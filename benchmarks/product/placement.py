@@ -106,7 +106,7 @@ def answer(request: dict) -> dict:
     from checkmate_tf.fit.options import PlanOptions
     from checkmate_tf.fit.policy import POLICY
     from checkmate_tf.keras.batches.spec import data_spec
-    from checkmate_tf.keras.controller import Controller
+    from checkmate_tf.keras.training.controller import Controller
     from checkmate_tf.schedule import keep_all
     from checkmate_tf.trace.kernels import kernels_of
     from checkmate_tf.units import parse_budget

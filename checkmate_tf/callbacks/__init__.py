@@ -9,8 +9,8 @@ import keras
 from ..errors import ModelError
 from ..fit.options import Planning, options_of, takes_planning
 from ..keras.api import compile as compile_for
-from ..keras.controller import Controller, controller_of
 from ..keras.frameworks import framework_of
+from ..keras.training.controller import Controller, controller_of
 
 __all__ = ["MemoryBudget"]
 

@@ -21,12 +21,12 @@ from .batches.limit import batch_errors
 from .batches.spec import data_spec, sample_of
 from .built.building import build_training
 from .built.unbuilt import Aside, left_unbuilt
-from .controller import Controller, controller_of
 from .distribution import distribution_of
-from .first_batch import AtFirstBatch
 from .frameworks import as_called, framework_of, is_compiled
 from .jit import resolve_jit
 from .progress import progress_bars
+from .training.controller import Controller, controller_of
+from .training.first_batch import AtFirstBatch
 
 __all__ = ["compile", "gradient_function", "op_graph", "restore"]
 

@@ -27,6 +27,7 @@ __all__ = [
     "is_functional",
     "is_own_step",
     "one_step_at_a_time",
+    "put",
     "steps_of",
     "structs_of",
 ]
@@ -130,3 +131,8 @@ def one_step_at_a_time(model: Any) -> Iterator[None]:
         yield
     finally:
         steps.assign(before)
+
+
+def put(model: keras.Model, name: str, value: Any) -> None:
+    """Set an attribute past Keras's tracking, so that saving does not see it."""
+    object.__setattr__(model, name, value)

@@ -163,7 +163,7 @@ from checkmate_tf.device.replay import allocator_of, replayed
 from checkmate_tf.emit.emit import emit
 from checkmate_tf.emit.ordering import Strict
 from checkmate_tf.fit.options import PlanOptions
-from checkmate_tf.keras.controller import Controller
+from checkmate_tf.keras.training.controller import Controller
 from checkmate_tf.keras.batches.spec import data_spec
 from checkmate_tf.units import parse_budget
 

@@ -15,7 +15,7 @@ import checkmate_tf
 from checkmate_tf.device.measure import find_device
 from checkmate_tf.fit.policy import POLICY
 from checkmate_tf.keras.batches.feeding import Feed
-from checkmate_tf.keras.controller import controller_of
+from checkmate_tf.keras.training.controller import controller_of
 
 pytestmark = pytest.mark.usefixtures("fresh_keras", "no_grappler")
 

@@ -20,7 +20,8 @@ from checkmate_tf.errors import (
     StrategyError,
     TraceError,
 )
-from checkmate_tf.keras import controller as controllers
+from checkmate_tf.keras.training import controller as controllers
+from checkmate_tf.keras.training import plans as planning
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_keras", "no_grappler"),
@@ -209,7 +210,7 @@ def test_planning_that_is_interrupted_begins_anew_at_the_next_batch(monkeypatch)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(controllers, "plan_step", interrupt)
+        patched.setattr(planning, "plan_step", interrupt)
         with pytest.raises(KeyboardInterrupt):
             FITS["arrays"](model)
     assert model.checkmate is None

@@ -113,7 +113,7 @@ def test_the_peak_of_an_epoch_is_kept_when_a_batch_of_other_sizes_is_planned_for
 
 
 def test_where_nothing_is_measured_there_is_no_peak(monkeypatch):
-    from checkmate_tf.keras.controller import Controller
+    from checkmate_tf.keras.training.controller import Controller
 
     monkeypatch.setattr(Controller, "peak_bytes", lambda self: None)
     assert "memory_peak" not in fit(make(DENSE), MemoryBudget("1GB", **QUICK))

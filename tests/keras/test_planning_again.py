@@ -84,7 +84,7 @@ def test_a_plan_that_was_not_measured_is_not_said_to_take_nothing(monkeypatch, n
     def unmeasured(planned, *_):
         return replace(planned, report=replace(planned.report, measured_peak_bytes=None))
 
-    monkeypatch.setattr("checkmate_tf.keras.controller.plan_again", unmeasured)
+    monkeypatch.setattr("checkmate_tf.keras.training.controller.plan_again", unmeasured)
     train(model, DENSE)
     assert "predicted, not measured" in caplog.text and "the plan was measured at" in caplog.text
     assert " 0 B" not in caplog.text
@@ -159,7 +159,7 @@ def _crowded_after_planning(monkeypatch, budget, share, limit_bytes=None):
     report = compile_quickly(model, DENSE, verify=True, budget=budget, time_limit=3, gap=0.01).checkmate
     come = int(share * report.budget_bytes) - report.measured_peak_bytes
     device = Crowded("CPU:0", limit_bytes or int(1.1 * report.budget_bytes), measurable=True)
-    monkeypatch.setattr("checkmate_tf.keras.controller.find_device", lambda: device)
+    monkeypatch.setattr("checkmate_tf.keras.training.plans.find_device", lambda: device)
     monkeypatch.setattr(Device, "foreign_bytes", lambda device, variable_bytes: come + report.input_bytes)
     measures(monkeypatch, come)
     PEAKS.clear()
@@ -188,7 +188,7 @@ def test_data_that_fits_is_not_planned_for(monkeypatch):
 def test_data_that_fits_exactly_is_never_refused(monkeypatch, caplog):
     """There is no tighter plan, but what is expected is within the budget: it trains, though its limit is near."""
     model, first = _crowded_after_planning(monkeypatch, 0.95, 0.995)
-    monkeypatch.setattr("checkmate_tf.keras.controller.plan_again", _refuse)
+    monkeypatch.setattr("checkmate_tf.keras.training.controller.plan_again", _refuse)
     train(model, DENSE)
     assert model.checkmate.attempts == first.attempts and "no plan leaves room" in caplog.text
 
@@ -210,7 +210,7 @@ def test_data_without_room_is_refused_below_a_hard_limit(monkeypatch):
 def test_data_without_room_is_warned_of_once(monkeypatch, caplog, share, limit_bytes):
     """Over the budget, but no hard limit is near, which here is 1.1 times the budget: it trains."""
     model, _ = _crowded_after_planning(monkeypatch, 0.8, share, limit_bytes)
-    monkeypatch.setattr("checkmate_tf.keras.controller.plan_again", _refuse)
+    monkeypatch.setattr("checkmate_tf.keras.training.controller.plan_again", _refuse)
     train(model, DENSE)
     train(model, DENSE)
     assert caplog.text.count("no plan leaves room") == 1

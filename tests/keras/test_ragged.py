@@ -14,7 +14,6 @@ import checkmate_tf
 from benchmarks.lib.kinds import KINDS
 from checkmate_tf.errors import BatchSizeError, ModelError
 from checkmate_tf.fit import run as measured_plans
-from checkmate_tf.keras import controller as controllers
 from checkmate_tf.keras.batches.ragged import (
     are_more,
     enlarged,
@@ -24,6 +23,7 @@ from checkmate_tf.keras.batches.ragged import (
     rows_of,
     shapes_of,
 )
+from checkmate_tf.keras.training import controller as controllers
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_keras", "no_grappler"),

@@ -12,7 +12,7 @@ from cases import assert_same_state
 
 import checkmate_tf
 from checkmate_tf.keras.batches.spec import with_tuples
-from checkmate_tf.keras.controller import controller_of
+from checkmate_tf.keras.training.controller import controller_of
 
 pytestmark = pytest.mark.usefixtures("fresh_keras", "no_grappler")
 

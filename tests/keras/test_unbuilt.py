@@ -9,7 +9,7 @@ from keras.layers import Dense, GlobalAveragePooling1D
 
 import checkmate_tf
 from checkmate_tf.errors import InfeasibleBudgetError
-from checkmate_tf.keras.controller import controller_of
+from checkmate_tf.keras.training.controller import controller_of
 from tests.cases import assert_same_state
 
 BATCH = 8

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from ..fit.planned import PlannedStep
-from .batches.sizes import sizes_of
-from .frameworks import graphs_are_made
+from ...fit.planned import PlannedStep
+from ..batches.sizes import sizes_of
+from ..frameworks import graphs_are_made
 
 __all__ = ["StepsByPython"]
 

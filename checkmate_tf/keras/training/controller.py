@@ -4,99 +4,48 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from ..device.distribution import Distribution
-from ..device.layout.region import reserve
-from ..device.measure import Device, find_device
-from ..errors import CheckmateError, InfeasibleBudgetError, ModelError
-from ..fit.options import PlanOptions
-from ..fit.pipeline import plan_again, plan_step
-from ..fit.planned import Known, PlannedStep, expected_peak_bytes
-from ..fit.policy import POLICY
-from ..report import Report
-from ..units import Budget, format_bytes
-from .batches.feeding import Feed, is_pipeline
-from .batches.limit import batch_errors, limit_batch
-from .batches.ragged import NOT_KNOWN, have_ragged, shapes_of
-from .batches.spec import open_batch, packed, spec_of_tensors, with_tuples
-from .built.building import build_training
-from .built.unbuilt import Aside, left_built
+from ...device.distribution import Distribution
+from ...errors import CheckmateError, InfeasibleBudgetError, ModelError
+from ...fit.options import PlanOptions
+from ...fit.pipeline import plan_again
+from ...fit.planned import expected_peak_bytes
+from ...fit.policy import POLICY
+from ...report import Report
+from ...units import format_bytes
+from ..batches.feeding import Feed, is_pipeline
+from ..batches.limit import batch_errors, limit_batch
+from ..batches.spec import spec_of_tensors
+from ..frameworks import graphs_are_made, put
+from ..jit import resolve_jit
 from .by_python import StepsByPython
-from .frameworks import compiled_with, graphs_are_made, in_thread, is_functional, is_own_step
-from .garbage import old_left_alone
-from .jit import resolve_jit
+from .plans import Plans
 
-__all__ = ["Controller", "controller_of", "put"]
+__all__ = ["Controller", "controller_of"]
 
 log = logging.getLogger("checkmate_tf")
 
 
-@dataclass(frozen=True, eq=False)
-class _Same:
-    """Objects compared by identity, and held, so that no other object comes to have the id of one."""
-
-    objects: tuple[Any, ...]
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, _Same)
-            and len(self.objects) == len(other.objects)
-            and all(a is b for a, b in zip(self.objects, other.objects, strict=True))
-        )
-
-    def __hash__(self) -> int:
-        return hash(tuple(map(id, self.objects)))
-
-
-class Controller:
+class Controller(Plans):
     """Stands in for a model's train_step: plans once for each structure of data, then emits the plan.
 
     Attributes
     ----------
-    plans : dict
-        Plans of the model as it is compiled now. The key says what is trained, how the data is structured, and how
-        graphs are made.
-    earlier : list of Known
-        All plans so far, without their steps. A step would keep the slots of an optimizer that was replaced in memory.
-    compiled_since : bool
-        Whether the model was compiled again since this stands in for its step.
-    key : key of `plans`, or None
-        The plan that trains, as far as it is known: that of the last trace, or of the iterator that came last.
     made : tuple or None
         How graphs were made when the train function was. A trace keeps its order of terms and its operations, so the
         function is made again when this changes.
     told : bool
         Whether the user says how many batches are kept ready, or gave a pipeline. If not, `fit` on arrays is expected,
         which then makes no batch ahead.
-    batch_size : int
-        The largest batch of a replica that the next plan is for.
-    batches : dict
-        The largest batch that each of `plans` is for.
-    shapes : dict
-        By the specs of a batch, the shapes that are planned for, where they say more than the specs: of the parts of
-        ragged and sparse inputs.
-    traced : dict
-        By the rest of a key of plans, what was trained when Keras' function was traced with such data. As in the plain
-        model, that is trained until the function is made again.
     by_python : StepsByPython
         Runs the steps that Python calls.
-    aside : Aside
-        What was built for plans that have not trained yet.
-    built_for : dict
-        The data that each of `plans` has losses, metrics and slots built for.
-    begun_peak : int
-        The device's peak under other plans and between steps since `begin_peak`, in bytes.
-    step_peak : int or None
-        The allocator's record when the last step ended. Another one shows that something ran since, or was measured.
     """
 
     def __init__(
@@ -108,154 +57,30 @@ class Controller:
         distribution: Distribution | None = None,
         told: bool = True,
     ):
-        self.model = model
         self.told = told or options.prefetch is not None or distribution is not None
-        self.options = options if self.told else replace(options, prefetch=POLICY.ahead)
-        self.distribution = distribution
-        self.batch_size = batch_size if distribution is None else distribution.share(batch_size)
+        options = options if self.told else replace(options, prefetch=POLICY.ahead)
+        super().__init__(model, options, batch_size, plain_step, distribution)
         self.replicas = 1 if distribution is None else distribution.replicas
-        self.plain_step = plain_step
-        self.compiled = _Same(compiled_with(model))
-        self.plans: dict[Any, PlannedStep] = {}
-        self.batches: dict[Any, int] = {}
-        self.shapes: dict[tuple[Any, ...], list[tuple[int | None, ...]]] = {}
         before = controller_of(model)
-        self.aside: Aside = before.aside if before and before.compiled == self.compiled else Aside(model)
-        self.built_for: dict[Any, Any] = {}
-        self.earlier: list[Known] = []
-        self.compiled_at = 0  # so many of these are of before the model was compiled again
-        self.key: Any = None
+        if before is not None and before.compiled == self.compiled:
+            self.aside = before.aside
         self.made: tuple[bool, bool] | None = None
-        self.traced: dict[Any, _Same] = {}
         self.by_python = StepsByPython(self)
         self.feed = Feed()
-        self.begun_peak = 0
-        self.step_peak: int | None = None
         self.told_between = False  # the log says once that what runs between steps takes more than the budget
         self.unfit = 0  # least peak, bytes, for which no plan could be made
-        self.attached = self.compiled_since = False
+        self.attached = False
         self.before: dict[str, Any] = {}
 
-    def plan(self, spec: Any, traced: Any = None, told: bool = False) -> PlannedStep:
-        """The plan for a structure of data, made if there is none yet.
-
-        Parameters
-        ----------
-        spec : nest of tf.TensorSpec
-            Of the data, with the batch dimension open.
-        traced : nest of tf.TensorSpec, optional
-            The same with more dimensions open, as the plain step would be traced.
-        told : bool
-            Whether the log says already that a plan is made.
-        """
-        self._forget_compiled_before()
-        spec, traced = self.packed(spec), self.packed(traced)
-        key = self._key(spec)
-        if self.aside.is_stale(self._built_key(spec)):
-            self._drop_built_for(self._built_key(spec))
-        if key not in self.plans:
-            if self.earlier:
-                why = "for data of another structure, a changed model, or Grappler or determinism set on or off"
-                kept = self.options.schedule is None
-                more = "" if kept else f", without {self.options.schedule}, which was for the first plan"
-                level = logging.INFO if kept else logging.WARNING
-                if more or not told:
-                    log.log(level, "%s: planning again, %s%s: %s", self.model.name, why, more, spec)
-                self._keep_peak()
-            given = (spec, traced)
-            planned = in_thread(self._plan, *given) if tf.inside_function() else self._plan(*given)  # Keras is tracing
-            key = self._key(spec)  # building the optimizer may have changed it
-            self.plans[key], self.batches[key] = planned, self.batch_size
-            self.built_for[key] = self._built_key(spec)
-            self.earlier.append(planned.known)
-        self.serves(key)
-        return self.plans[key]
-
-    def serves(self, key: Any) -> None:
-        """The plan that trains next."""
-        self.key = key
-
-    def _plan(self, spec: Any, traced: Any) -> PlannedStep:
-        reserve(self._device(), self.options.budget.size_bytes or 0)  # before slots are made, and kernels measured
-        shapes = self.shapes.get(tuple(tf.nest.flatten(spec)))
-        if shapes is None and have_ragged(spec):
-            raise ModelError(NOT_KNOWN)
-        if shapes is None and traced is not None:
-            shapes = shapes_of(spec)
-        traced = spec if traced is None else traced
-        with self._building(spec):
-            build_training(self.model, traced, self.plain_step)
-            options = replace(self.options, budget=self._budget_for(spec), shapes=shapes)
-            with old_left_alone():
-                return plan_step(
-                    self.plain_step, traced, self.batch_size, options, self.model.name, self.earlier, self.distribution
-                )
-
-    def _building(self, spec: Any) -> AbstractContextManager[None]:
-        """Where losses, metrics and slots are built for a plan. Replicas: Keras builds theirs before it traces."""
-        return left_built(self.model) if self.distribution else self.aside.building(lambda: self._built_key(spec))
-
-    def _built_key(self, spec: Any) -> Any:
-        """What losses, metrics and slots are built for: what is trained, inputs and targets."""
-        spec = self.packed(spec)
-        if is_own_step(self.plain_step):
-            spec = keras.utils.unpack_x_y_sample_weight(spec)[:2]
-        structure = str(tf.nest.map_structure(lambda _: 0, spec))
-        return _Same(tuple(self.model.trainable_variables)), tuple(tf.nest.flatten(spec)), structure
-
-    def _drop_built_for(self, built_for: Any) -> None:
-        """Drop the plans that this was built for: another optimizer, or one of other slots, is in its place."""
-        self.aside.forget(built_for)
-        for key in [key for key in self.plans if self.built_for.get(key) == built_for]:
-            del self.plans[key], self.batches[key]
-
-    def _settle(self) -> None:
-        """Put in place what was built for the plan that trains now. Plans that others were built for go."""
-        mine = self.built_for.get(self.key)
-        for other in {other for other in self.built_for.values() if other != mine and self.aside.holds(other)}:
-            self._drop_built_for(other)
-        self.aside.settle(mine)
-
-    def _budget_for(self, spec: Any) -> Budget:
-        """The budget of a plan. A share is one of the first plan's plain peak since the model was compiled."""
-        opened = not self.options.same_size  # then the plain step takes more than one of a known size
-        earlier = self.earlier[self.compiled_at :]
-        same = [known for known in earlier if known.report.batch_size == self.batch_size]
-        alike = [known for known in same if not (known.same_size and opened)]
-        return Budget(size_bytes=alike[0].report.budget_bytes) if alike else self.options.budget
-
-    def _key(self, spec: Any) -> Any:
-        """What tells plans apart: the data's structure, what is frozen, and how graphs are made."""
-        spec = self.packed(spec)
-        structure = str(tf.nest.map_structure(lambda _: 0, spec))
-        rest = (tuple(tf.nest.flatten(spec)), structure, graphs_are_made())
-        return (self.traced.get(rest) or self.trained(), *rest)
-
-    def trained(self) -> _Same:
-        """What the model would train if it was traced now."""
-        return _Same(tuple(self.model.trainable_variables))
-
-    def _forget_compiled_before(self) -> None:
-        """Drop all plans if the model was compiled again: their steps hold variables that nothing else needs."""
-        compiled = _Same(compiled_with(self.model))
-        if compiled == self.compiled:
-            return
-        self.compiled, self.compiled_since, self.key = compiled, True, None
-        self.compiled_at, self.unfit, self.traced = len(self.earlier), 0, {}
+    def _forget_compiled_before(self) -> bool:
+        if not super()._forget_compiled_before():
+            return False
+        self.unfit = 0
         self.by_python.forget()
-        self.aside = Aside(self.model)
-        if self.plans:
-            self.plans, self.batches, self.built_for = {}, {}, {}
-            gc.collect()  # functions lie in cycles, and hold what they capture
         if self.attached:
             jit_compile = resolve_jit(self.model, self.options.operators, self.distribution)
             self.options = replace(self.options, jit_compile=jit_compile)
-
-    def packed(self, data: Any) -> Any:
-        """A batch in the structure that plans are made for: one for all that the step takes for the same."""
-        if not is_own_step(self.plain_step):
-            return data
-        return packed(with_tuples(data) if is_functional(self.model) else data)
+        return True
 
     def arrives(self, data: Any) -> bool:
         """Called with each batch that comes from Python, and when a step is traced. Returns whether a plan was made."""
@@ -353,7 +178,7 @@ class Controller:
             self.model.__dict__.pop(name, None)
         for name, value in self.before.items():
             put(self.model, name, value)
-        if not self.compiled_since and self.compiled == _Same(compiled_with(self.model)):  # else the user has set it
+        if not self.compiled_since and self.is_current():  # else the user has set it
             self.model.jit_compile = self.jit_compile
         _forget_train_function(self.model)
 
@@ -423,7 +248,7 @@ class Controller:
         device = self._device()
         if tf.inside_function() or not (self.options.verify and device.measurable):
             return
-        if self.key not in self.plans or self.compiled != _Same(compiled_with(self.model)):
+        if self.key not in self.plans or not self.is_current():
             return  # it will be planned with what is on the device
         key, planned = self.key, self.plans[self.key]
         report = planned.report
@@ -455,22 +280,13 @@ class Controller:
             return
         put(self.model, "train_function", None)
 
-    def note(self, spec: Any) -> bool:
-        """Note that the plan for such batches trains, if there is one. Returns whether the plan changes by that."""
-        key = self._key(open_batch(spec))
-        changed = key in self.plans and key != self.key
-        if changed:
-            self.serves(key)
-        return changed
-
     def watch(self) -> None:
         """Note the device's peak while training. If it is over the budget, plan again with the difference taken off."""
         device = self._device()
         if not (self.options.verify and device.measurable and self.key in self.plans):
             return
         key, planned = self.key, self.plans[self.key]
-        report, peak = planned.report, device.peak_bytes()
-        self.step_peak = peak
+        report, peak = planned.report, self.peaks.of_step()
         if peak <= (report.training_peak_bytes or 0):
             return
         if peak > report.budget_bytes >= (report.training_peak_bytes or 0):
@@ -482,7 +298,7 @@ class Controller:
                 format_bytes(report.budget_bytes),
                 _measured(report),
             )
-            self._keep_peak(peak)
+            self.peaks.keep(peak)
             try:
                 self._outgrown(key, peak)
             except InfeasibleBudgetError as error:
@@ -501,8 +317,7 @@ class Controller:
         device = self._device()
         if not (self.options.verify and device.measurable):
             return
-        peak = device.forget_since(self.step_peak)
-        self._keep_peak(peak)
+        peak = self.peaks.since_step()
         if self.key not in self.plans or self.told_between:
             return
         report = self.plans[self.key].report
@@ -521,23 +336,11 @@ class Controller:
     def begin_peak(self) -> None:
         """Count the device's peak from now on. What ran since the last step is looked at before."""
         self._begin_step()
-        device, self.begun_peak, self.step_peak = self._device(), 0, None
-        if device.measurable:
-            device.forget_peak(0)
-
-    def _keep_peak(self, peak: int | None = None) -> None:
-        """Note the device's peak so far, by default as its allocator says: measuring another plan forgets it."""
-        device = self._device()
-        if device.measurable:
-            self.begun_peak = max(self.begun_peak, device.peak_bytes() if peak is None else peak)
+        self.peaks.begin()
 
     def peak_bytes(self) -> int | None:
         """The device's peak since `begin_peak`; None where the allocator keeps no statistics."""
-        device = self._device()
-        return max(self.begun_peak, device.peak_bytes()) if device.measurable else None
-
-    def _device(self) -> Device:
-        return find_device() if self.distribution is None else self.distribution.device
+        return self.peaks.most()
 
     def _outgrown(self, key: Any, peak: int) -> None:
         """Replace the plan at `key`, under which the device took more than the budget. Errors as `_plan_again`."""
@@ -571,13 +374,6 @@ class Controller:
             _measured(again.report),
         )
 
-    @property
-    def report(self) -> Report | None:
-        """On the plan that trains, or on the last one if the model was compiled again; None before the first plan."""
-        if self.key in self.plans:
-            return self.plans[self.key].report
-        return self.earlier[-1].report if self.earlier else None
-
 
 def _measured(report: Report) -> str:
     """What the log says of a plan's measured peak."""
@@ -596,8 +392,3 @@ def _forget_train_function(model: keras.Model) -> None:
     put(model, "train_function", None)
     if made:
         model.make_train_function(force=True)
-
-
-def put(model: keras.Model, name: str, value: Any) -> None:
-    """Set an attribute past Keras's tracking, so that saving does not see it."""
-    object.__setattr__(model, name, value)

@@ -23,15 +23,15 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import tensorflow as tf
 
-from ..device.layout.region import reserve
-from ..errors import BatchSizeError, CheckmateError, InfeasibleBudgetError
-from ..fit.options import PlanOptions, Progress
-from ..trace.sizes.seen import MARGIN
-from ..units import Budget, format_bytes
-from .batches.feeding import is_pipeline
-from .batches.handing import Hand
-from .batches.ragged import are_more, enlarged, have_ragged, is_ragged, shapes_of
-from .batches.sizes import (
+from ...device.layout.region import reserve
+from ...errors import BatchSizeError, CheckmateError, InfeasibleBudgetError
+from ...fit.options import PlanOptions, Progress
+from ...trace.sizes.seen import MARGIN
+from ...units import Budget, format_bytes
+from ..batches.feeding import is_pipeline
+from ..batches.handing import Hand
+from ..batches.ragged import are_more, enlarged, have_ragged, is_ragged, shapes_of
+from ..batches.sizes import (
     Functions,
     Sizes,
     as_given,
@@ -41,10 +41,10 @@ from .batches.sizes import (
     sizes_of,
     without_optional,
 )
-from .batches.spec import batch_bytes, batch_of, open_batch, sample_of
-from .controller import Controller, put
-from .frameworks import one_step_at_a_time, steps_of
-from .progress import progress_bars
+from ..batches.spec import batch_bytes, batch_of, open_batch, sample_of
+from ..frameworks import one_step_at_a_time, put, steps_of
+from ..progress import progress_bars
+from .controller import Controller
 
 __all__ = ["AtFirstBatch"]
 
@@ -147,8 +147,7 @@ class AtFirstBatch(Controller):
             return
         device = self._device()
         if self.key in self.plans and device.measurable:
-            self._keep_peak()
-            device.forget_peak(0)
+            self.peaks.forget()
         super().serves(key)
         self.plans[key] = self.plans.pop(key)
         if self.attached:

@@ -4,10 +4,10 @@ A comment above a table says what it is made from:
 
     <!-- table: results/NAME; columns: A | B; rows: TEXT -->
 
-That is the first table of `benchmarks/results/NAME/table.md`: of all columns or these, of all rows or those in which
-some cell begins with TEXT. `below: HEADING` takes the first table below a heading. `rows: A is given` takes the rows
-that have something in column A. In place of `results/NAME` there may be a name of `PIVOTED`: a table that is put
-together from single results.
+That is the first table of `benchmarks/results/NAME/table.md`, or of a file `results/NAME.md`: of all columns or these,
+of all rows or those in which some cell begins with TEXT. `below: HEADING` takes the first table below a heading.
+`rows: A is given` takes the rows that have something in column A. In place of `results/NAME` there may be a name of
+`pivots.PIVOTED`: a table that is put together from single results.
 
     python docs/tables.py            # writes all of them
     python docs/tables.py --check    # writes nothing; ends with 1 if one is not as its results
@@ -16,24 +16,18 @@ together from single results.
 from __future__ import annotations
 
 import argparse
-import csv
-import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pivots import PIVOTED, Rows
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
 
-from benchmarks.lib.paths import RESULTS  # noqa: E402
-from benchmarks.lib.provenance import UNSAID, commits_of  # noqa: E402
-
-__all__ = ["PIVOTED", "made", "pages", "table_of"]
+__all__ = ["made", "pages", "table_of"]
 
 MARKED = re.compile(r"^<!-- table: (?P<asked>.+) -->\n(?P<table>(?:\|.*\n)*)", re.MULTILINE)
-
-Rows = list[list[str]]  # of cells; the first row has the names of columns
 
 
 def pages() -> Iterator[Path]:
@@ -91,7 +85,7 @@ def _rows(rows: Rows, wanted: str) -> Rows:
 
 def _read(source: str, heading: str | None) -> Rows:
     """The first table of a folder's table.md, below a heading if there is one."""
-    path = ROOT / "benchmarks" / source / "table.md"
+    path = ROOT / "benchmarks" / (source if source.endswith(".md") else f"{source}/table.md")
     if not path.is_file():
         raise ValueError(f"there is no table of {source!r}")
     lines = iter(path.read_text(encoding="utf-8").splitlines())
@@ -109,98 +103,6 @@ def _read(source: str, heading: str | None) -> Rows:
 def _markdown(rows: Rows) -> str:
     lines = ["|" + "".join(f" {cell} |" if cell else " |" for cell in row) for row in rows]
     return "\n".join([lines[0], f"|{' --- |' * len(rows[0])}", *lines[1:]]) + "\n"
-
-
-# Tables that are put together from single results
-
-
-def batches() -> Rows:
-    """The largest batch that trains under a hard limit: a row a network, a column a way."""
-    ways = {
-        "plain": "plain", "remat-scope": "`keras.RematScope`", "recompute-grad": "`tf.recompute_grad`",
-        "ours": "`checkmate_tf`",
-    }  # fmt: skip
-    rows = [["hard limit", *ways.values()]]
-    for network, found in _by_network("batch_size_real").items():
-        limit = int(found["plain"]["limit_mb"]) * 2**20
-        size = f"{limit / 1e9:.0f} GB" if limit > 1e9 else f"{limit / 1e7:.0f}0 MB"
-        cells = [found[way]["batch"] for way in ways]
-        cells[-1] = f"**{cells[-1]}, {float(found['ours']['over_plain']):.1f}x plain**"
-        rows.append([f"{_title(network)}, {size}", *cells])
-    return rows
-
-
-def peers() -> Rows:
-    """Peak, step time and errors of each way to train in less memory: a row a network."""
-    head = [
-        "network", "plain", "`tf.recompute_grad`", "wrong in it", "`keras.RematScope`, peak", "`checkmate_tf`",
-        "within 60% of the activations", "wrong in ours",
-    ]  # fmt: skip
-    rows = [head]
-    for network, found in _by_network("peers").items():
-        plain, theirs = found["plain"], found["recompute-grad"]
-        more = float(found["remat-scope"]["peak_bytes"]) / float(plain["peak_bytes"]) - 1
-        scope = f"{abs(more):.0%} {'more' if more > 0 else 'less'} than plain"
-        ours = [found["ours"], found["ours, 60%"]]
-        wrong = sorted({_wrong(cell) for cell in ours} - {"none"}) or ["none"]
-        rows.append([
-            _title(network), f"{_megabytes(plain)} MB", _taken(theirs), _wrong(theirs), scope, f"**{_taken(ours[0])}**",
-            _taken(ours[1]), "; ".join(wrong),
-        ])  # fmt: skip
-    return rows
-
-
-def _by_network(name: str) -> dict[str, dict[str, dict[str, str]]]:
-    """Results of a folder by network and way."""
-    found: dict[str, dict[str, dict[str, str]]] = {}
-    with (RESULTS / name / "cells.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            way = "ours, 60%" if "60% of activations" in row["variant"] else row["way"]
-            found.setdefault(row["network"], {})[way] = row
-    return found
-
-
-def _title(network: str) -> str:
-    from checkmate_tf.check.networks import NETWORKS
-
-    return NETWORKS[network].title
-
-
-def _megabytes(cell: dict[str, str]) -> str:
-    return f"{float(cell['peak_bytes']) / 1e6:.0f}"
-
-
-def _taken(cell: dict[str, str]) -> str:
-    return f"{_megabytes(cell)} MB, {float(cell['step_ratio']):.2f}x"
-
-
-_ROUNDING = 1e-4  # relative: errors of gradients below it are of rounding
-
-
-def _wrong(cell: dict[str, str]) -> str:
-    """What differs from the plain model by more than rounding."""
-    wrong = []
-    if float(cell["gradient_error"] or 0) > _ROUNDING:
-        wrong.append(f"gradients ({float(cell['gradient_error']):.0%})")
-    if float(cell["statistics_error"] or 0) > _ROUNDING:
-        wrong.append(f"BN statistics ({float(cell['statistics_error']):.2f} of their change)")
-    if int(float(cell["seeds_off"] or 0)):
-        wrong.append(f"{float(cell['seeds_off']):.0f} of {float(cell['seeds']):.0f} seeds")
-    return ", ".join(wrong) or "none"
-
-
-def ages() -> Rows:
-    """Of which commits the results of each folder are; and why, if that is not the newest version."""
-    told = json.loads((RESULTS / "version.json").read_text(encoding="utf-8"))
-    rows = [["results", "of commit", "why they are older"]]
-    for folder in sorted(path for path in RESULTS.iterdir() if path.is_dir()):
-        older = told["older"].get(folder.name, {"why": "not older"})
-        commits = [f"{name} ({older['day']})" if name == UNSAID else name for name in commits_of(folder)]
-        rows.append([folder.name, ", ".join(commits), older["why"]])
-    return rows
-
-
-PIVOTED: dict[str, Callable[[], Rows]] = {"ages": ages, "batches": batches, "peers": peers}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -360,7 +360,7 @@ def summary(rows: list[dict]) -> str:
         "way", "models", "train", "with plain losses to rounding", "with equal bits", "and at least 5% less memory",
         "median peak of plain",
     )  # fmt: skip
-    return markdown(head, lines)
+    return f"## In short\n\n{markdown(head, lines)}"
 
 
 def rivals_table(rows: list[dict]) -> str:

@@ -180,7 +180,7 @@ def write(output: Path) -> None:
     titles = {name: network.title for name, network in networks().items()}
     titles |= {name: f"random layered, {name.removeprefix('layered')} nodes" for name in LAYERED}
     cells, rows, tables = joined(read_cells(output)), [], []
-    for names in (NETWORKS, LAYERED):
+    for heading, names in (("Training steps", NETWORKS), ("Random layered graphs", LAYERED)):
         mine = sorted((c for c in cells if c["network"] in names), key=lambda c: names.index(c["network"]))
         shares = sorted({share for c in mine for share in c["shares"]}, reverse=True)
         lines = []
@@ -197,6 +197,7 @@ def write(output: Path) -> None:
                 texts[row["share"]] += " (proven)" if row["bound"] is None else f" (≥ {row['bound']:.1%})"
             lines.append((titles[c["network"]], f"{c['nodes']}", least, *(texts.get(share, "") for share in shares)))
         if lines:
+            tables.append(f"## {heading}\n")
             tables.append(markdown(("network", "nodes", "least budget", *(f"{share:.0%}" for share in shares)), lines))
     write_rows(output, COLUMNS, rows)
     write_table(output, "\n".join(tables))

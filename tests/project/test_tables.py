@@ -13,6 +13,7 @@ from benchmarks.lib.provenance import commits_of
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 
+import pivots
 import tables
 
 HELD = """| network | budget | peak |
@@ -78,10 +79,10 @@ def test_an_old_table_is_replaced_and_the_rest_stays(results):
     assert tables.made(text.format(old)) == text.format(new) == tables.made(text.format(new))
 
 
-@pytest.mark.parametrize("name", tables.PIVOTED)
+@pytest.mark.parametrize("name", pivots.PIVOTED)
 def test_tables_of_single_results_have_a_row_for_each_network(name):
     rows = tables.table_of(name)
-    assert len({row[0] for row in rows}) == len(rows) > 3
+    assert len({row[0] for row in rows}) == len(rows) > 2
     assert all(len(row) == len(rows[0]) and all(row) for row in rows)
 
 

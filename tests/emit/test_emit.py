@@ -47,7 +47,7 @@ def _assert_trains_equally(case):
     assert_same_state(plain, compiled)
 
 
-@pytest.mark.long(but=("dense", "sums", "mixed"))
+@pytest.mark.long(but=("dense", "sums"))
 @pytest.mark.feature("Models", "functional models", name=["residual", "unet", "separable", "sums", "dense"])
 @pytest.mark.feature("Models", "Sequential models", name="sequential")
 @pytest.mark.feature("Models", "subclassed models", name="subclassed")

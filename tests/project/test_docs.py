@@ -103,7 +103,7 @@ def page(name: str) -> str:
     return place(name).read_text(encoding="utf-8")
 
 
-@pytest.mark.long(but=("README", "from_scratch"))
+@pytest.mark.long(but=("README",))
 @pytest.mark.parametrize("name", [name for name in WITH_CODE if any(block.runs for block in blocks_of(page(name)))])
 def test_the_code_of_a_page_runs(name, tmp_path):
     """In a process of its own, as a reader's: models of other tests would share the device with it."""

@@ -103,6 +103,14 @@ def test_open_batch_in_the_spec(trained):
     _refused(trained, BatchSizeError, "open", input_spec=spec, batch_size=None)
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [({"input_spec": 3}, "has a int, which is no tf.TensorSpec"), ({"data": "abc"}, "'abc' has no array")],
+)
+def test_what_is_no_batch(trained, given, says):
+    _refused(trained, ModelError, says, **given, batch_size=None)
+
+
 def test_subclassed_model_needs_data():
     model = CASES["subclassed"].build()
     _refused(model, ModelError, "give data=")

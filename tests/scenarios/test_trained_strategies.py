@@ -13,7 +13,7 @@ _ONCE = {"checkpoint-all", "least-peak"}  # they recompute nothing
 _MAY_FAIL = {"lp-rounding", "lp-rounding-random", "moccasin-free"}  # too slow, with so many nodes, for a test
 
 
-@pytest.mark.long(but=("chen-sqrt",))
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_each_strategy_trains_or_says_why_not(strategy):
     case = CASES["residual"]

@@ -18,7 +18,7 @@ def peak(graph):
     return evaluate(graph, plan_from_sequence(graph, range(len(graph)))).peak_bytes
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(random_graphs(6), st.floats(0.4, 1.0))
 def test_never_above_the_optimum(graph, share):
     budget = graph.constant_bytes + int(share * (peak(graph) - graph.constant_bytes))

@@ -25,6 +25,7 @@ from checkmate_tf.strategies.max_batch import cost_limit, max_batch, max_batch_l
 programs = importlib.import_module("checkmate_tf.strategies.max_batch.programs")
 GUROBI_RUNS = gurobi_licence() != "none"  # the licence in gurobipy's wheel ends some day
 needs_gurobi = pytest.mark.skipif(not GUROBI_RUNS, reason="gurobipy is not installed, or its licence has ended")
+NAMES = ("max_batch_quadratic", "max_batch_linear")
 FORMS = [pytest.param(max_batch_quadratic, marks=needs_gurobi), max_batch_linear]
 
 
@@ -49,6 +50,7 @@ def diamond():
     return training([[], [0], [1, 0]], [3.0, 1.0, 2.0], [2, 5, 1])
 
 
+@pytest.mark.long(only=tuple(f"{o}-graph{k}-{f}" for o in ("one-forward", "0.0") for k in range(5) for f in NAMES))
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("graph", [chain(2), chain(3), chain(3, constant_bytes=7), paper_chain(3), diamond()])
 @pytest.mark.parametrize("overhead", ["one-forward", 0.0, 0.15])

@@ -60,7 +60,7 @@ def data_spec(
     if batch_size is not None and not is_whole(batch_size, 1):
         raise BatchSizeError(f"batch_size={batch_size!r} is not a positive whole number")
     if input_spec is not None:
-        spec, found = input_spec, batch_of(input_spec)
+        spec, found = input_spec, batch_of(_checked(input_spec))
     elif data is not None:
         spec, found = _spec_of_data(data)
     elif batch_size is not None:
@@ -202,7 +202,22 @@ def _spec_of_data(data: Any) -> tuple[Any, int | None]:
         return tf.TensorSpec(t.shape, dtype)
 
     specs = tf.nest.map_structure(one, arrays)
+    if not any(is_ragged(t) or (t is not None and t.shape.rank) for t in tf.nest.flatten(specs)):
+        raise ModelError(
+            f"data={data!r} has no array with a batch dimension: give one batch of arrays, or a tf.data.Dataset"
+        )
     return specs, batch_of(specs)
+
+
+def _checked(input_spec: Any) -> Any:
+    """The same, if it is made of specs."""
+    for part in tf.nest.flatten(input_spec):
+        if not (part is None or is_ragged(part) or isinstance(part, tf.TypeSpec)):
+            raise ModelError(
+                f"input_spec= has a {type(part).__name__}, which is no tf.TensorSpec: give (x, y) of "
+                "tf.TensorSpec(shape, dtype), or a batch of arrays as data="
+            )
+    return input_spec
 
 
 def _spec_of_model(model: keras.Model) -> Any:

@@ -21,6 +21,7 @@ Cell = dict[str, str]  # a single result: a line of cells.csv
 
 _ROUNDING = 1e-4  # relative: errors of gradients below it are of rounding
 _OPTIMAL = 1e-5  # relative: a gap that counts as none
+_FRACTIONS = ("0.5",)  # of activations: budgets that a table has which has one alone
 _OPEN = 1.5e-3  # a gap that is shown as an open one
 _MOST_NODES = 10_000  # larger graphs are told of beside the table
 
@@ -71,7 +72,10 @@ def _by_network(name: str) -> dict[str, dict[str, Cell]]:
     found: dict[str, dict[str, Cell]] = {}
     for cell in _cells(name):
         way = "ours, 60%" if "60% of activations" in cell.get("variant", "") else cell["way"]
-        found.setdefault(cell["network"], {})[way] = cell
+        if cell.get("fraction", "") in ("", *_FRACTIONS):
+            if way in found.setdefault(cell["network"], {}):
+                raise ValueError(f"results/{name} has {way} of {cell['network']} more than once")
+            found[cell["network"]][way] = cell
     return found
 
 
@@ -86,9 +90,11 @@ def _taken(cell: Cell) -> str:
 def _wrong(cell: Cell) -> str:
     """What differs from the plain model by more than rounding."""
     wrong = []
-    if float(cell["gradient_error"] or 0) > _ROUNDING:
+    if not float(cell["loss_error"] or 0) <= _ROUNDING:  # nor if it is no number
+        wrong.append(f"loss ({float(cell['loss_error']):.0%})")
+    if not float(cell["gradient_error"] or 0) <= _ROUNDING:
         wrong.append(f"gradients ({float(cell['gradient_error']):.0%})")
-    if float(cell["statistics_error"] or 0) > _ROUNDING:
+    if not float(cell["statistics_error"] or 0) <= _ROUNDING:
         wrong.append(f"BN statistics ({float(cell['statistics_error']):.2f} of their change)")
     if int(float(cell["seeds_off"] or 0)):
         wrong.append(f"{float(cell['seeds_off']):.0f} of {float(cell['seeds']):.0f} seeds")

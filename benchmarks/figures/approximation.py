@@ -147,13 +147,14 @@ def as_table(cells: Sequence[dict]) -> str:
                 continue
             over_best, over_bound, budgets = ratios(cells, network, name)
             theirs = known.get((network, title))
-            ours, other = geometric_mean(over_best), geometric_mean(ratios(flops, network, name)[0])
+            counted, _, of = ratios(flops, network, name)
+            ours, other = geometric_mean(over_best), geometric_mean(counted)
             rows.append(
                 (
                     network, title if name != OPTIMAL else "optimal (best known)",
                     "" if theirs is None else f"{theirs:.2f}", "-" if math.isnan(ours) else f"**{ours:.3f}**",
                     "" if theirs is None or math.isnan(ours) else f"{ours - theirs:+.2f}",
-                    "-" if math.isnan(other) else f"{other:.3f}",
+                    "-" if math.isnan(other) else f"{other:.3f} ({len(counted)} of {of})",
                     f"{geometric_mean(over_bound):.3f}" if over_bound else "-",
                     f"{max(over_best):.2f}" if over_best else "-", f"{len(over_best)} of {budgets}",
                 )

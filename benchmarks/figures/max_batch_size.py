@@ -18,6 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from benchmarks.lib.cells import kept
 from benchmarks.lib.options import options_for
 from benchmarks.lib.provenance import MADE, made_here
 from benchmarks.lib.published import published
@@ -80,10 +81,12 @@ def main() -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     for name in options.networks or NETWORKS:
         path = options.output / (name.lower().replace(", ", "-").replace(" ", "-") + ".json")
-        if path.exists() and not options.again and "baselines" in json.loads(path.read_text()):
+        known = None if options.again else kept(path, {"time_limit": seconds})
+        if known is not None and "baselines" in known:
             print(f"{name}: {path} is there already", flush=True)
             continue
-        result = solve(name, seconds) | {"baselines": baselines(name), MADE: made_here()}
+        made = made_here()  # its code is that of now, whatever is committed while it runs
+        result = solve(name, seconds) | {"baselines": baselines(name), MADE: made}
         path.write_text(json.dumps(result, indent=1) + "\n")
         print(f"{name}: {result['batch']}, at most {result['upper_bound']} ({result['status']})", flush=True)
     rows = [json.loads(path.read_text()) for path in options.output.glob("*.json")]
@@ -165,8 +168,8 @@ def baselines(name: str) -> dict[str, list[int]]:
     for kind, candidates in nodes.items():
         for way, keepsets in (("sqrt", [every_root(candidates)]), ("greedy", by_segment_size(graph, candidates))):
             most = [0, 0, 0]
-            for kept in keepsets:
-                schedule = Schedule(graph, np.array(keepset_sequence(graph, kept)))
+            for keepset in keepsets:
+                schedule = Schedule(graph, np.array(keepset_sequence(graph, keepset)))
                 if schedule.cost > cost_limit(graph, "one-forward"):
                     continue
                 held = [(room - fixed) // retained_peak_bytes(graph, set(kept), again) for again in (False, True)]

@@ -206,6 +206,9 @@ def references(request: dict) -> dict:
 
 def write(output: Path, cells: list[dict]) -> None:
     """CSV (a row a sample), table and picture."""
+    costs = sorted({cell["costs"] for cell in cells})
+    if len(costs) > 1:
+        raise SystemExit(f"{output} has cells with costs {' and '.join(costs)}: give each another --output")
     order = list(BATCHES)
     relaxed = {c["network"]: c for c in read_cells(output, "relaxed-")}
     rows: list[dict] = []

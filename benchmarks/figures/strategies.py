@@ -23,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.lib.cells import FAILED, ChildError, in_child, progress_bar
+from benchmarks.lib.cells import FAILED, ChildError, in_child, kept, progress_bar
 from benchmarks.lib.layer_graphs import NOT_FOR, SOLVED, TOO_SMALL, solve
 from benchmarks.lib.options import common_options, serve_child
 from benchmarks.lib.provenance import MADE
@@ -112,10 +112,9 @@ def network_range(output: Path, network: str) -> dict:
 def solve_cell(output: Path, network: str, known: dict, name: str, share: int, limit: float, again: bool) -> dict:
     """Solve a cell in a process of its own, or read what an earlier run left; failures are tried again."""
     path = output / f"cell-{network}-{name}-{share}.json"
-    if path.exists() and not again:
-        cell = json.loads(path.read_text())
-        if cell["outcome"] != FAILED:
-            return cell
+    cell = None if again else kept(path, {"time_limit": limit})
+    if cell is not None:
+        return cell
     budget = known["least_bytes"] + (known["peak_bytes"] - known["least_bytes"]) * share // 100
     room = known["peak_bytes"] - known["constant_bytes"]
     cell = {

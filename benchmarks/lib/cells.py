@@ -13,21 +13,24 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.lib.provenance import MADE, cores_here, made_here
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-__all__ = ["FAILED", "ChildError", "at_once", "in_child", "progress_bar", "read_cells", "run_cells"]
+__all__ = ["FAILED", "ChildError", "at_once", "in_child", "kept", "progress_bar", "read_cells", "run_cells"]
 
 FAILED = "failed"
 _running: set[subprocess.Popen[str]] = set()  # children
+_MORE = ("time_limit", "limit", "rounds", "draws")  # of a request: an answer to one with more serves as well
+_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)  # as by want of memory here
 _GRACE = 120.0  # seconds to start, read the graph and answer
 
 
@@ -106,10 +109,9 @@ def _answered(
     ended: Callable[[ChildError], dict | None] | None,
 ) -> dict:
     path = output / f"{request['cell']}.json"
-    if path.exists() and not again:
-        cell: dict = json.loads(path.read_text())
-        if cell.get("outcome") != FAILED:
-            return cell
+    cell = None if again else kept(path, request)
+    if cell is not None:
+        return cell
     begun = time.perf_counter()
     try:
         cell = request | in_child(script, {**request, "folder": str(output)}, seconds + _GRACE, environment)
@@ -121,6 +123,19 @@ def _answered(
     part.write_text(json.dumps(cell, indent=1) + "\n")
     part.replace(path)
     return cell
+
+
+def kept(path: Path, request: dict) -> dict | None:
+    """What an earlier run left that answers a request; None if nothing does.
+
+    It did not fail, and it had at least as much time, and as many rounds and draws.
+    """
+    if not path.exists():
+        return None
+    cell: dict = json.loads(path.read_text(encoding="utf-8"))
+    failed = cell.get("outcome") == FAILED or "failed" in cell
+    less = any(cell.get(name, request[name]) < request[name] for name in _MORE if name in request)
+    return None if failed or less else cell
 
 
 class ChildError(RuntimeError):
@@ -140,6 +155,11 @@ class ChildError(RuntimeError):
         super().__init__(message)
         self.returncode, self.stderr, self.made = returncode, stderr, made
 
+    @property
+    def crashed(self) -> bool:
+        """Whether it ended by a fault of its own, and not because a person or the system ended it."""
+        return self.returncode is not None and self.returncode < 0 and self.returncode not in _FROM_OUTSIDE
+
 
 def in_child(script: str, request: dict, seconds: float | None, environment: Mapping[str, str] | None = None) -> dict:
     """What `script --child REQUEST` answers, and where that was (`made`).
@@ -154,6 +174,8 @@ def in_child(script: str, request: dict, seconds: float | None, environment: Map
     command = [sys.executable, script, "--child", json.dumps(request)]
     variables = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow", **(environment or {})}
     made = made_here()  # its code is that of now, whatever is committed while it runs
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _end)
     child = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables, start_new_session=True
     )
@@ -175,6 +197,11 @@ def in_child(script: str, request: dict, seconds: float | None, environment: Map
         raise ChildError(reason, child.returncode, err, made)
     found: dict = json.loads(lines[-1].removeprefix("RESULT "))
     return found | {MADE: made}
+
+
+def _end(number: int, _: Any) -> None:
+    """End this process so that its children end, too: they have sessions of their own."""
+    sys.exit(128 + number)
 
 
 def progress_bar() -> Progress:

@@ -8,13 +8,13 @@ import os
 import platform
 import subprocess
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.lib.paths import RESULTS, ROOT
 
-__all__ = ["MADE", "UNSAID", "commit", "commits_of", "cores_here", "made_here", "origins", "processor"]
+__all__ = ["MADE", "UNSAID", "commit", "commits_of", "cores_here", "made_here", "origins", "processor", "time_limits"]
 
 _OF_GRAPHS = ("graph-", "made-", "range-")  # files of a graph, of its making, and of its budgets
 MADE = "made"  # key of a result: where it was made
@@ -68,6 +68,16 @@ def origins(folder: Path) -> str:
     return f"Results: {next(iter(found))}."
 
 
+def time_limits(folder: Path) -> str:
+    """A sentence on how many results of a folder had which time limit; empty if all had the same."""
+    given = [result.get("time_limit", result.get("limit")) for result in _results(folder)]
+    found = Counter(seconds for seconds in given if isinstance(seconds, (int, float)))
+    if len(found) < 2:
+        return ""
+    parts = (f"{count} of {seconds:g} s" for seconds, count in sorted(found.items()))
+    return f"**Results of several time limits**: {', '.join(parts)}."
+
+
 def commits_of(folder: Path) -> list[str]:
     """Of which commits the results of a folder are; `UNSAID` stands for those that do not say it."""
     return sorted({made["commit"] if made else UNSAID for made in _made(folder)} or {UNSAID})
@@ -76,15 +86,23 @@ def commits_of(folder: Path) -> list[str]:
 def _made(folder: Path) -> list[Mapping[str, Any] | None]:
     """What each result of a folder says of where it was made, None where it says nothing.
 
-    Graphs, and what is known of them, are no results.
+    Some have parts, made apart, that say it each.
     """
     found: list[Mapping[str, Any] | None] = []
-    for path in sorted(folder.glob("*.json")):
-        if path.name.startswith(_OF_GRAPHS):
-            continue
-        result = json.loads(path.read_text(encoding="utf-8"))
-        found.append(result.get(MADE) if isinstance(result, Mapping) else None)
+    for result in _results(folder):
+        parts = [
+            part for part in result.values() if isinstance(part, Mapping) and {"commit", "processor"} <= part.keys()
+        ]
+        found += [result[MADE]] if MADE in result else parts or [None]
     return found
+
+
+def _results(folder: Path) -> Iterator[Mapping[str, Any]]:
+    """The results of a folder. Graphs, and what is known of them, are none."""
+    for path in sorted(folder.glob("*.json")):
+        if not path.name.startswith(_OF_GRAPHS):
+            result = json.loads(path.read_text(encoding="utf-8"))
+            yield result if isinstance(result, Mapping) else {}
 
 
 def _origin(made: Mapping[str, Any] | None) -> str:

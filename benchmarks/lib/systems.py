@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lib.cells import ChildError, in_child, progress_bar
+from benchmarks.lib.cells import ChildError, in_child, kept, progress_bar
 
 SYSTEMS: dict[str, tuple[str, str, str]] = {
     "problem9-highs": ("problem (9), HiGHS", "", "highs"),
@@ -143,7 +143,7 @@ def problem9_alone(graph: Any, budget_bytes: int, options: Any) -> Any:
 def run_systems(
     script: str, output: Path, requests: Sequence[dict], name: Callable[[dict], str], title: Callable[[dict], str]
 ) -> list[dict]:
-    """Run `script --child REQUEST` for each request that has no file yet; all cells.
+    """Run `script --child REQUEST` for each request that nothing kept answers; all cells.
 
     Parameters
     ----------
@@ -156,13 +156,12 @@ def run_systems(
         for request in requests:
             bar.update(task, description=title(request))
             path = output / f"{name(request)}.json"
-            if not path.exists():
+            cell = kept(path, request)
+            if cell is None:
                 cell = run_child(script, request)
                 if "failed" not in cell:
                     path.write_text(json.dumps(cell, indent=1))
                 bar.console.print(f"{title(request)}: {summary(cell)}")
-            else:
-                cell = json.loads(path.read_text())
             cells.append(cell)
             bar.advance(task)
     return cells

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.lib.provenance import origins
+from benchmarks.lib.provenance import origins, time_limits
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,9 +43,10 @@ def write_rows(output: Path, columns: Sequence[str], rows: Sequence[dict[str, An
     write_csv(output / "cells.csv", columns, rows)
 
 
-def write_table(output: Path, text: str) -> None:
-    """A folder's table.md, with a sentence on where its results were made."""
-    (output / "table.md").write_text(f"{text.rstrip()}\n\n{origins(output)}\n", encoding="utf-8")
+def write_table(output: Path, text: str, name: str = "table.md") -> None:
+    """A folder's table, with a sentence on where its results were made, and one on time limits if they had several."""
+    said = "\n\n".join(filter(None, (origins(output), time_limits(output))))
+    (output / name).write_text(f"{text.rstrip()}\n\n{said}\n", encoding="utf-8")
 
 
 def new_figure(width: float, height: float) -> Figure:

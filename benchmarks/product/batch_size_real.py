@@ -112,6 +112,8 @@ def searched(output: Path, name: str, batch: int, options: argparse.Namespace) -
         from checkmate_tf.units import parse_budget
 
         limit_mb = (parse_budget(options.limit).size_bytes or 0) // 2**20
+        if not limit_mb:
+            raise SystemExit(f"--limit {options.limit}: give a size, such as 2GB")
     for way in options.ways:
         limits = {"limit_mb": limit_mb, "time_limit": options.time_limit}
         theirs = [cell["variant"] for cell in best.get(way, [])[:CONTENDERS]]  # none, if no variant of it runs
@@ -150,15 +152,18 @@ def search(output: Path, request: dict, again: bool) -> None:
     else:
         why = trials[high]["outcome"] if high is not None else ""
         found |= {"outcome": "found", "batch": low, "does_not_train": high, "why": why, "trials": len(trials)}
-    found[MADE] = made_here()
+    decided = trials.get(found.get("batch") or found.get("does_not_train"))
+    found[MADE] = decided[MADE] if decided else made_here()  # it may have been tried by an earlier run
     (output / f"{found['cell']}.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
 def ended(error: ChildError) -> dict | None:
-    """What the end of a child without an answer means: memory, if it crashed or said so; else a failure."""
+    """What the end of a child without an answer means: memory, if it crashed or said so; else a failure.
+
+    Others end children, too: a person, or the system where it has no memory left itself.
+    """
     said = ("OOM", "RESOURCE_EXHAUSTED", "ResourceExhausted", "out of memory", "MemoryError", "bad_alloc")
-    crashed = error.returncode is not None and error.returncode < 0
-    if crashed or any(word in error.stderr for word in said):
+    if error.crashed or any(word in error.stderr for word in said):
         return {"outcome": OUT_OF_MEMORY, "reason": str(error)}
     return None
 

@@ -47,6 +47,7 @@ NETWORKS = ("mobilenet", "resnet50", "vgg16", "unet", "transformer", "lstm")
 FRACTIONS = (0.8, 0.6, 0.4, 0.3)
 PLAIN_STEPS = 6  # from the same state, with Grappler on
 LIMITED = ("limit_plain", "limit_ours")  # under a hard limit of the allocator
+OUTSIDE = "ended from outside, signal"
 LOWER = {"limit": "lower"}  # where the plain model trains under the first
 
 
@@ -117,7 +118,9 @@ def run(output: Path, request: dict, limit_mb: int | None = None) -> dict:
     path = _path(output, request)
     if path.exists():
         known: dict = json.loads(path.read_text())
-        if request.items() <= known.items() and known["limit_mb"] == limit_mb:
+        failed = known.get("failed", "")
+        answered = not failed or (request["run"] in LIMITED and not failed.startswith(OUTSIDE))  # there it may be one
+        if answered and request.items() <= known.items() and known["limit_mb"] == limit_mb:
             return known
     environment = {"TF_CPU_ALLOCATOR_USE_BFC": "true"}
     if limit_mb is not None:
@@ -137,7 +140,7 @@ def failure(error: ChildError) -> dict:
     said, code = error.stderr, error.returncode or 0
     out_of_memory = "OOM" in said or "RESOURCE_EXHAUSTED" in said or "out of memory" in said
     refused = "InfeasibleBudgetError" in said  # before anything was trained
-    ended = f"exit {code}" if code >= 0 else f"crash, signal {-code}"
+    ended = f"crash, signal {-code}" if error.crashed else f"{OUTSIDE} {-code}" if code < 0 else f"exit {code}"
     failed = "refused" if refused else "out of memory" if out_of_memory else ended
     return {"failed": failed, "stderr": said.strip().splitlines()[-1:]}  # the error; no paths of a machine
 

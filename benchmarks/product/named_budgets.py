@@ -61,10 +61,10 @@ def main() -> None:
                 "same_process": options.same_process, "time_limit": options.time_limit,
             }  # fmt: skip
             (cell,) = run_cells(__file__, options.output, [request], lambda _: 600.0, options.again, BFC)
-            if cell["outcome"] != "refused":
-                break
             if cell["budget_bytes"] != budget:  # an earlier run had another error before it
                 (cell,) = run_cells(__file__, options.output, [request], lambda _: 600.0, True, BFC)
+            if cell["outcome"] != "refused":
+                break
             budget = cell["named_bytes"][-1]
     write(options.output)
 

@@ -223,7 +223,7 @@ def write_predicted(output: Path, cells: Sequence[dict]) -> None:
         texts = (" / ".join(_predicted(mine.get((share, way))) for way in WAYS) for share in shares)
         lines.append((name, "" if plain is None else f"{plain / 1e6:.0f} MB", *texts))
     text = markdown(("network", "plain peak", *(f"{share:.0%}" for share in shares)), lines)
-    (output / "predicted.md").write_text(text + "\n")
+    write_table(output, text, "predicted.md")
     print(text)
 
 

@@ -60,9 +60,10 @@ WARMING = 3  # the first one traces, and the pipeline gets ready
 LOOSE = 1.15  # times the predicted peak
 COLUMNS = (
     "network", "share", "outcome", "reason", "budget_bytes", "predicted_bytes", "asked_bytes", "placed_bytes",
-    "least_bytes", "median_bytes", "most_bytes", "batches", "ready_batches", "ready_bytes", "replayed_bytes",
-    "recorded_bytes", "addresses_equal", "complete", "allocations", "loose_placed_bytes", "loose_least_bytes",
-    "loose_median_bytes", "loose_most_bytes", "overhead", "nodes", "place_ms", "loose_place_ms", "step_ms", "seconds",
+    "least_budget_bytes", "least_bytes", "median_bytes", "most_bytes", "batches", "ready_batches", "ready_bytes",
+    "replayed_bytes", "recorded_bytes", "addresses_equal", "complete", "allocations", "loose_placed_bytes",
+    "loose_least_bytes", "loose_median_bytes", "loose_most_bytes", "overhead", "nodes", "place_ms", "loose_place_ms",
+    "step_ms", "seconds",
 )  # fmt: skip
 
 
@@ -127,7 +128,7 @@ def answer(request: dict) -> dict:
         return {
             "outcome": "refused",
             "budget_bytes": budget,
-            "least_bytes": error.minimum_bytes,
+            "least_budget_bytes": error.minimum_bytes,
             "reason": "no schedule has so little",
         }
     del plain
@@ -295,7 +296,7 @@ def write(options: Any) -> None:
         if c["outcome"] == FAILED:
             lines.append((*name, f"failed: {c['reason']}"))
         elif c["outcome"] == "refused":
-            lines.append((*name, f"refused: at least {c['least_bytes'] / 1e6:.1f} MB"))
+            lines.append((*name, f"refused: at least {c['least_budget_bytes'] / 1e6:.1f} MB"))
         else:
             sizes = (megabytes(c[f"{key}_bytes"]) for key in ("predicted", "asked", "placed", "most"))
             errors = (over(c[f"{key}_bytes"], c["most_bytes"]) for key in ("placed", "ready"))

@@ -103,7 +103,7 @@ def write(output: Path) -> None:
     rows = []
     for c in cells:
         if c["outcome"] == FAILED:
-            rows.append({key: c.get(key) for key in COLUMNS})
+            rows += [{**{key: c.get(key) for key in COLUMNS}, "share": share} for share in SHARES]
             continue
         for k, share in enumerate(SHARES):
             values = {key: c[key][k] for key in ("seconds", "overhead", "bound", "fixed_overhead")}
@@ -122,6 +122,8 @@ def _cell(rows: list[dict]) -> str:
     """Counts of outcomes; then the median time of what is proven, and overheads in the order given and in any."""
     counts = " + ".join(str(sum(row["outcome"] == outcome for row in rows)) for outcome in ("optimal", "impossible"))
     text = f"{counts} of {len(rows)} proven"
+    if failed := sum(row["outcome"] == FAILED for row in rows):
+        text += f", {failed} failed"
     solved = [row for row in rows if row["outcome"] == "optimal"]
     if solved:
         text += f", {statistics.median(row['seconds'] for row in solved):.1f} s"

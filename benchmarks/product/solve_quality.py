@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.lib.cells import ChildError, in_child
+from benchmarks.lib.cells import ChildError, in_child, kept
 from benchmarks.lib.graph_files import graph_file
 from benchmarks.lib.options import options_for, serve_child
 from benchmarks.lib.paths import ROOT, in_root
@@ -64,9 +64,9 @@ def main() -> None:
 def run(output: Path, graph: Path, name: str, percent: int, limit: float, gap: float) -> dict:
     """Solve a cell in a child process, or read what an earlier run left."""
     path = output / f"cell-{name}-{percent}.json"
-    if path.exists():
-        return json.loads(path.read_text())
     request = {"graph": in_root(graph), "network": name, "percent": percent, "time_limit": limit, "stop_gap": gap}
+    if (cell := kept(path, request)) is not None:
+        return cell
     try:
         result = {**request, "graph": graph.name, **in_child(__file__, request, None)}
     except ChildError as error:

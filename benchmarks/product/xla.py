@@ -301,10 +301,11 @@ def write(output: Path) -> None:
     plain = {c["network"]: c for c in cells if c["way"] == "plain" and c["outcome"] != FAILED}
     for cell in cells:
         base = plain.get(cell["network"])
-        if cell["outcome"] == FAILED or base is None:
+        if cell["outcome"] == FAILED:
             continue
-        cell["plain_temporary_bytes"] = base["temporary_bytes"]
-        cell["of_plain"] = cell["temporary_bytes"] / base["temporary_bytes"]
+        if base is not None:
+            cell["plain_temporary_bytes"] = base["temporary_bytes"]
+            cell["of_plain"] = cell["temporary_bytes"] / base["temporary_bytes"]
         if "fraction" in cell:
             constant = cell["constant_bytes"]
             cell["predicted_of_plain"] = (cell["predicted_peak_bytes"] - constant) / (

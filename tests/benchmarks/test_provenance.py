@@ -64,6 +64,17 @@ def test_a_table_of_older_results_says_so(tmp_path):
     assert "of a commit that they do not say" in text_of(tmp_path, {}, {})
 
 
+def test_a_table_of_several_time_limits_says_so(tmp_path):
+    assert "time limits" not in text_of(tmp_path, {"time_limit": 5.0}, {"time_limit": 5})
+    text = text_of(tmp_path, {"time_limit": 5.0}, {"time_limit": 10.0}, {"limit": 10})
+    assert "**Results of several time limits**: 1 of 5 s, 2 of 10 s." in text
+
+
+def test_results_of_parts_say_the_commit_of_each(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps({"suite": HERE, "networks": HERE | {"commit": "def"}}))
+    assert provenance.commits_of(tmp_path) == ["abc1234", "def"]
+
+
 def test_a_table_without_results_is_made_here(tmp_path, monkeypatch):
     monkeypatch.setattr(provenance, "made_here", lambda: HERE)
     assert "of commit abc1234" in text_of(tmp_path)

@@ -22,7 +22,7 @@ _PRINT = frozenset({"Print", "PrintV2"})
 _TELL = _CALL_PYTHON | _WRITE | _PRINT
 _DRAW = frozenset(
     """RandomUniform RandomUniformInt RandomStandardNormal TruncatedNormal ParameterizedTruncatedNormal RandomGamma
-    RandomPoisson RandomPoissonV2 RandomShuffle Multinomial""".split()  # noqa: SIM905 - a list of words
+    RandomPoisson RandomPoissonV2 RandomShuffle Multinomial FractionalMaxPool FractionalAvgPool""".split()  # noqa: SIM905 - a list of words
 )
 _CHANGE = ("Assign", "Resource", "Rng", "Stateful")  # types begin, of what changes variables and random generators
 

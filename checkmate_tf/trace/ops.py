@@ -41,6 +41,10 @@ _DRAW_FOR_DROPOUT = frozenset(
     f"CudnnRNN{direction}{version}" for direction in ("", "Backprop") for version in ("", "V2", "V3")
 )
 
+# Stateless by registration, though their kernels draw random regions, and each kernel others where there is no seed.
+_DRAW = frozenset({"FractionalMaxPool", "FractionalAvgPool"})
+_CALL = frozenset({"PartitionedCall", "StatelessCase", "StatelessIf", "StatelessWhile"})  # functions of such operations
+
 _WRITES_IN_PART = ("ResourceScatter", "ResourceSparseApply", "ResourceStridedSliceAssign")  # types begin
 
 # Output k shares the buffer of input k (all outputs of the single-output ones share input 0).
@@ -153,6 +157,10 @@ def is_source(op: tf.Operation) -> bool:
 
 def is_stateful(op: tf.Operation) -> bool:
     """True if running the operation twice has another effect than running it once."""
+    if op.type in _DRAW or (
+        op.type in _CALL and any(node is not None and node.op in _DRAW for node in called_nodes(op))
+    ):
+        return True
     if op.type in _READERS or not op.op_def.is_stateful:
         return False
     if op.type in _DRAW_FOR_DROPOUT and op.get_attr("dropout") == 0:
@@ -216,7 +224,7 @@ def _functions_only_read(op: tf.Operation) -> bool:
 
 def _only_reads(kind: str) -> bool:
     known = op_def_registry.get(kind)
-    return kind in _READERS or (known is not None and not known.is_stateful)
+    return kind in _READERS or (known is not None and not known.is_stateful and kind not in _DRAW)
 
 
 def view_of(op: tf.Operation, output: int) -> int | None:

@@ -60,6 +60,13 @@ def test_random_numbers_and_effects_stay_apart():
     assert one is not other
 
 
+def test_poolings_of_random_regions_stay_apart():
+    """They are registered as stateless."""
+    pool = lambda x: tf.nn.fractional_max_pool(tf.reshape(x, (1, 1, 3, 1)), [1, 1, 1.4, 1])[0]  # noqa: E731
+    one, other = joined(lambda x: [pool(x), pool(x)])
+    assert one is not other
+
+
 def test_what_waits_for_an_operation_waits_for_the_one_that_is_left():
     with tf.Graph().as_default() as graph:
         x = tf.compat.v1.placeholder(tf.float32, [3])

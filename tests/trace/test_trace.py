@@ -318,3 +318,59 @@ def test_the_largest_sizes_of_what_differs_and_of_parts():
     assert sizes == {"UniqueWithCounts": [20, 20, 20], "UniqueV2": [60, 20]}
     assert [static.bytes_of(t) for t in _find(traced, "DynamicPartition").outputs] == [60, 60, 60]
     assert [static.bytes_of(t) for t in _find(traced, "ListDiff").outputs] == [20, 20]
+
+
+@pytest.mark.parametrize("inside", ["", "a loop", "a conditional"])
+def test_what_draws_random_regions_is_computed_once(inside):
+    """Fractional poolings: another copy would draw others."""
+
+    def step(data):
+        (x,) = data
+        pool = lambda a: tf.nn.fractional_avg_pool(a, [1, 1.2, 1.2, 1])[0]  # noqa: E731
+        if inside == "a loop":
+            return tf.while_loop(lambda i, _: i < 2, lambda i, a: (i + 1, a + tf.reduce_sum(pool(a))), (0, x))
+        if inside == "a conditional":
+            return tf.cond(tf.reduce_sum(x) > 0.0, lambda: tf.reduce_sum(pool(x)), lambda: 0.0)
+        return pool(x)
+
+    kinds = {"": ["FractionalAvgPool"], "a loop": ["While", "StatelessWhile"], "a conditional": ["If", "StatelessIf"]}
+    traced = _traced(lambda x: step((x,)), tf.TensorSpec([None, 24, 24, 4]))
+    assert all(is_stateful(op) for op in traced.operations if op.type in kinds[inside])
+    assert any(op.type in kinds[inside] for op in traced.operations)
+
+
+def test_lists_that_are_read_outside_of_loops_have_known_sizes():
+    """Their gradients ask for the shape of an element, and add lists."""
+
+    def step(data):
+        (x,) = data
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            array = tf.TensorArray(tf.float32, 3)
+            for k in range(3):
+                array = array.write(k, tf.sin(x * (k + 1.0)))
+            loss = tf.reduce_sum(array.stack()) + tf.reduce_sum(tf.exp(array.read(1)))
+        return tape.gradient(loss, x)
+
+    traced = trace_step(step, (tf.TensorSpec([None, 5, 7]),))
+    static = _static(traced, 4)
+    assert any(op.type == "AddN" and op.outputs[0].dtype == tf.variant for op in traced.operations)
+    for op in traced.operations:
+        for t in op.outputs:
+            assert static.bytes_of(t) is not None, op.name
+
+
+def test_a_list_is_as_long_as_one_that_it_asks_for_its_length():
+    """As the gradient of a map over the batch does."""
+
+    def step(data):
+        (x,) = data
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(tf.map_fn(lambda a: tf.sin(a) + tf.random.normal(tf.shape(a), seed=3), x))
+        return tape.gradient(loss, x)
+
+    traced = trace_step(step, (tf.TensorSpec([None, 5, 7]),))
+    static = _static(traced, 4)
+    (gradient,) = traced.outputs
+    assert static.tensors[id(gradient)].shape == (4, 5, 7)

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..ops import copy_attributes, is_source
+from ..ops import copy_attributes, is_source, is_stateful
 from ..order import topological
 from .edges import put_in_place
 
@@ -64,7 +64,7 @@ def join_equal(graph: tf.Graph, results: Sequence[tf.Tensor] = ()) -> dict[Any, 
 
 
 def _may_be_joined(op: tf.Operation) -> bool:
-    if op.type in _KEPT_APART or op.op_def.is_stateful or (is_source(op) and op.type != "Const"):
+    if op.type in _KEPT_APART or op.op_def.is_stateful or is_stateful(op) or (is_source(op) and op.type != "Const"):
         return False
     return bool(op.outputs) and not any(t.dtype in (tf.resource, tf.variant) for t in [*op.inputs, *op.outputs])
 

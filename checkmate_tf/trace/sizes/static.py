@@ -203,7 +203,7 @@ class _Emitter:
 
     def emit(self, op: tf.Operation) -> None:
         try:
-            values = _fold(op, self.tensors, self.known)
+            values = self._length(op) or _fold(op, self.tensors, self.known)
             if values is not None:
                 copies = [tf.constant(v, t.dtype) for v, t in zip(values, op.outputs, strict=True)]
                 self.operations[op] = copies[0].op
@@ -262,6 +262,12 @@ class _Emitter:
             if t.dtype in (tf.variant, tf.resource):
                 handle_data_util.copy_handle_data(t, copy_tensor)
         self.variants.follow(op)
+
+    def _length(self, op: tf.Operation) -> list[np.ndarray] | None:
+        """How many elements a list has, if that is asked and known."""
+        if op.type != "TensorListLength" or (length := self.variants.lengths.get(id(inputs_of(op)[0]))) is None:
+            return None
+        return [np.array(length, op.outputs[0].dtype.as_numpy_dtype)]
 
     def _value(self, t: tf.Tensor) -> np.ndarray | None:
         return self.known.get(id(t))

@@ -99,10 +99,15 @@ class Variants:
             self._push(op)
         elif op.type in ("TensorListGetItem", "TensorListPopBack", "TensorListStack"):
             self._take(op)
-        elif op.type in ("Identity", "ZerosLike") and op.outputs[0].dtype == tf.variant:
-            self.copy(inputs_of(op)[0], op.outputs[0])
-            if op.type == "ZerosLike":
-                self._zeros(op)
+        elif op.type == "TensorListElementShape":
+            element = self.elements.get(id(inputs_of(op)[0]))
+            if element is not None and element.shape.rank is not None:
+                self.tensors[id(result)].set_shape([element.shape.rank])
+        elif op.type in ("Identity", "ZerosLike", "AddN") and op.outputs[0].dtype == tf.variant:
+            for source in reversed(inputs_of(op)):  # terms are lists of equal shapes, of which little may be known
+                self.copy(source, op.outputs[0])
+            if op.type != "Identity":
+                self._made_anew(op)
         elif op.type == "OptionalNone":
             self.list_bytes[id(result)], self.held[id(result)] = 0, ()
         elif op.type == "OptionalFromValue" and len(op.inputs) == 1:
@@ -122,8 +127,8 @@ class Variants:
         if earlier is not None and more is not None:  # outside of a loop, whose lists count by the distinct tensors
             self.list_bytes[id(op.outputs[0])] = earlier + more
 
-    def _zeros(self, op: tf.Operation) -> None:
-        """Note what a list of zeros takes: each is a tensor of its own, while lists may share those that it is like."""
+    def _made_anew(self, op: tf.Operation) -> None:
+        """Note what a list of zeros or sums takes: each is a tensor of its own, while lists may share those given."""
         key = id(op.outputs[0])
         element, length = self.elements.get(key), self.lengths.get(key)
         if element is not None and length is not None and element.shape.is_fully_defined():

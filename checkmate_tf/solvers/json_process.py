@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import queue
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["JsonProcess", "keep_output", "limit_memory", "say"]
+__all__ = ["JsonProcess", "begin", "limit_memory", "say"]
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class JsonProcess:
             np.savez(path, **arrays)
             self._process = subprocess.Popen(
                 [sys.executable, "-m", module, str(path)],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # nothing is written: it closes when this process ends
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 text=True,
@@ -131,8 +132,9 @@ class JsonProcess:
                 self._process.kill()
             self._process.wait()
             self._reader.join(1.0)
-            if self._process.stdout is not None:
-                self._process.stdout.close()
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    pipe.close()
         if self._temporary is not None:
             self._temporary.cleanup()
 
@@ -143,11 +145,28 @@ def say(**message: Any) -> None:
     sys.stdout.flush()
 
 
-def keep_output() -> None:
-    """In the child: keep standard output for `say`. Libraries that write to it would break lines in two."""
+def begin(path: str) -> None:
+    """In the child, first of all: keep standard output for `say`, and end when the parent does, however that ends.
+
+    Libraries that write to standard output would break lines in two.
+
+    Parameters
+    ----------
+    path : str
+        The NPZ file. If the parent was killed its folder is removed.
+    """
     sys.stdout.flush()
     sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    threading.Thread(target=_end_with_parent, args=(Path(path).parent,), daemon=True).start()
+
+
+def _end_with_parent(folder: Path) -> None:
+    """Wait for the other end of standard input, which only the parent holds, to be closed."""
+    while os.read(0, 1):
+        pass
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(1)
 
 
 def limit_memory(most_bytes: int) -> None:

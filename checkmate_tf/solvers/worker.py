@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from .json_process import keep_output, limit_memory, say
+from .json_process import begin, limit_memory, say
 from .program import Milp, Products
 from .registry import SolverFunction
 
@@ -88,7 +88,7 @@ def _load(where: str, path: list[str]) -> SolverFunction:
 
 def main(path: str) -> None:
     """Solve, and tell the parent of failures, too."""
-    keep_output()
+    begin(path)
     try:
         run(Path(path))
     except MemoryError:

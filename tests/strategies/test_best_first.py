@@ -1,5 +1,8 @@
 """Best-first search, in the graph's order and in any: the optimum of brute force, and bounds that hold on the way."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from bruteforce import least_cost, least_free_cost
@@ -116,3 +119,51 @@ def test_limits_to_recomputation_may_lie_past_the_last_node():
     search = BestFirst(graph, 13)
     search.explore(60.0)
     assert search.bound == least_free_cost(graph, 13) == 2.0
+
+
+def two_bottlenecks(count: int) -> Graph:
+    """Of `count` equal values half have to go for one node, and nearly all for another: C(count, count / 2) sets do."""
+    first, middle = 0, count + 1
+    values = list(range(1, count + 1))
+    inputs = [[], *[[first]] * count, [first], [middle], [*values, middle + 1], [middle + 2], [middle + 3]]
+    inputs.append([first, middle + 4])
+    sizes = np.zeros(len(inputs), dtype=np.int64)
+    sizes[[first, middle, middle + 3]], sizes[values] = (1, count + 1, 2 * count + 1), 2
+    costs = np.ones(len(inputs))
+    costs[first] = 100
+    waits: list[Sequence[int]] = [()] * len(inputs)
+    waits[middle] = values
+    return Graph("two", [f"v{i}" for i in range(len(inputs))], np.zeros(len(inputs)), costs, sizes, inputs, waits=waits)
+
+
+@pytest.mark.parametrize("order", ["fixed", "free"])
+def test_a_state_with_too_many_after_it_ends_the_search(order, monkeypatch):
+    """It would go on for hours, in compiled code that neither looks at the clock nor at Ctrl-C."""
+    graph = two_bottlenecks(40)
+    search = BestFirst(graph, 81, order)
+    search.explore(60.0)
+    assert search.ended and search.sequence is None
+    assert search.bound <= solve(graph, 81, options=SolveOptions(time_limit=3, order=order)).cost + 1e-9
+    tried = []
+    real = best_first._explore
+
+    def explored(steps, tree, room, count, known):
+        found = real(steps, tree, room, count, known)
+        tried.append(found[-1])
+        return found
+
+    monkeypatch.setattr(best_first, "_explore", explored)
+    BestFirst(graph, 81, order).explore(60.0)
+    assert max(tried) <= 3 * best_first._SETS
+
+
+@pytest.mark.parametrize("until", [0, -1])
+def test_what_cannot_be_computed_again_may_say_so_with_any_number_below_one(until):
+    graph = chain(6)
+    until = np.where(np.arange(len(graph)) % 3 == 0, until, graph.recompute_until)
+    graph = replace(graph, recompute_until=until)
+    low, high = proven_minimum(graph, "free")[0], keep_all(graph).peak_bytes
+    for budget in range(low, high + 1):
+        search = BestFirst(graph, budget, "fixed")
+        search.explore(60.0)
+        assert search.bound == pytest.approx(least_cost(graph, budget))

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...files.arrays import graph_from_arrays, graph_to_arrays
 from ...graph import Graph
-from ...solvers.json_process import JsonProcess, keep_output, limit_memory, say
+from ...solvers.json_process import JsonProcess, begin, limit_memory, say
 
 __all__ = ["IntervalsProcess"]
 
@@ -95,5 +95,5 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    keep_output()
+    begin(sys.argv[1])
     main(sys.argv[1])

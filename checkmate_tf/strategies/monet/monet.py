@@ -24,7 +24,7 @@ from ...solvers import Solution, check_solver, solve_milp
 from ...solvers.tolerances import MARGIN
 from ...units import format_bytes
 from ..options import SolveOptions
-from ..search.minimum_budget import infeasible, minimum_budget, without_solving
+from ..search.minimum_budget import infeasible, least_known, without_solving
 from ..search.search import search
 from .formulation import monet_program, split
 from .program import MonetProgram
@@ -89,7 +89,7 @@ def monet(
     left = max(0.1, options.time_limit - (time.perf_counter() - begun))
     solution = solve_milp(program.milp, options.solver, left, options.gap, options.memory_limit, point, told)
     if solution.x is None:
-        raise _infeasible(graph, budget_bytes, solution, options)
+        raise _infeasible(graph, budget_bytes, solution, options, begun)
     choice, order = program.unpack(solution.x)
     names = {i: operators.ways(i)[at].name for i, at in choice.items()}
     chosen = given.choose({i: [way.name for way in given.ways(i)].index(name) for i, name in names.items()})
@@ -161,8 +161,10 @@ def _start(
     return point
 
 
-def _infeasible(graph: Graph, budget_bytes: int, solution: Solution, options: SolveOptions) -> InfeasibleBudgetError:
-    known = minimum_budget(graph, options.time_limit, options.seed)[1]
+def _infeasible(
+    graph: Graph, budget_bytes: int, solution: Solution, options: SolveOptions, begun: float
+) -> InfeasibleBudgetError:
+    known = least_known(graph, options, begun)[0]
     asked, least = format_bytes(budget_bytes), format_bytes(known)
     why = (
         "MONeT's program, which counts more memory than is needed, has no solution"

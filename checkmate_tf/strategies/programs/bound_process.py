@@ -14,7 +14,7 @@ import numpy as np
 from ...files.arrays import graph_from_arrays, graph_to_arrays
 from ...graph import Graph
 from ...plan import evaluate, plan_from_sequence
-from ...solvers.json_process import JsonProcess, keep_output, limit_memory, say
+from ...solvers.json_process import JsonProcess, begin, limit_memory, say
 
 __all__ = ["BoundProcess"]
 
@@ -108,5 +108,5 @@ def _solve(graph: Graph, budget_bytes: int, until: float) -> None:
 
 
 if __name__ == "__main__":
-    keep_output()
+    begin(sys.argv[1])
     main(sys.argv[1])

@@ -19,7 +19,7 @@ from ...solvers import Solution, check_solver, solve_milp
 from ...solvers.tolerances import EXACT, MARGIN
 from ...units import format_bytes
 from ..options import SolveOptions
-from ..search.minimum_budget import minimum_budget, without_solving
+from ..search.minimum_budget import least_known, without_solving
 from ..search.search import search
 from .formulation import Formulation, problem9
 
@@ -70,8 +70,10 @@ def milp(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
     if found is not None and (best is None or found.cost < best.cost):
         best = found
     if best is None:
-        known = minimum_budget(graph, options.time_limit, options.seed)[1]
-        raise _infeasible(graph, budget_bytes, known, solution)
+        known, sequence = least_known(graph, options, begun)
+        if known > budget_bytes:
+            raise _infeasible(graph, budget_bytes, known, solution)
+        best = Schedule(graph, sequence)
     lower = graph.base_cost
     if np.isfinite(solution.bound):
         lower = min(best.cost, max(lower, solution.bound * (graph.base_cost or 1.0)))

@@ -34,7 +34,7 @@ from ...solvers import Solution, check_solver, solve_milp
 from ...solvers.tolerances import EXACT
 from ...units import format_bytes
 from ..options import SolveOptions
-from ..search.minimum_budget import minimum_budget, without_solving
+from ..search.minimum_budget import least_known, without_solving
 from .formulation import problem9
 
 __all__ = [
@@ -172,7 +172,7 @@ def _strategy(graph: Graph, budget_bytes: int, options: SolveOptions, name: str,
     seed = options.seed if at_random else None
     solution, S = _relaxed(graph, allowance, options, options.time_limit)
     if S is None:
-        known = minimum_budget(graph, options.time_limit, options.seed)[1]
+        known = least_known(graph, options, begun)[0]
         solved = solution.status == "infeasible"
         why = "has no solution" if solved else f"was not solved ({solution.detail or 'in time'})"
         raise InfeasibleBudgetError(

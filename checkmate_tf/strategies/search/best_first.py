@@ -42,6 +42,7 @@ from ..orders import with_order_of_effects
 __all__ = ["BestFirst"]
 
 _STATES = 3_000_000  # at most: 0.2 GB
+_SETS = 200_000  # of values to drop that are tried for one state, at most: there may be C(m, m / 2) of m values alike
 _SLICE = 0.1  # seconds of compiled code between two looks at the clock
 _SLACK = 1e-9  # of the base cost: sums of the same costs in another order
 
@@ -88,7 +89,7 @@ class BestFirst:
     sequence : (length,) int array or None
         The optimum, once it is found.
     ended : bool
-        Nothing is left to explore, or there is no room for more states.
+        Nothing is left to explore, or there is no room for more states, or one of them has too many after it.
     """
 
     def __init__(self, graph: Graph, budget_bytes: int, order: Order = "free") -> None:
@@ -97,7 +98,7 @@ class BestFirst:
         self.steps, self.room = _steps(graph, order), budget_bytes - graph.constant_bytes
         self.tree = tree_of(_STATES)
         self.slack = _SLACK * graph.base_cost
-        self.rate = 100.0  # states a second, measured as it goes
+        self.rate = 1000.0  # states, and sets of values to drop, a second: measured as it goes
         self.bound, self.ended = graph.base_cost, False
         self.sequence: NDArray[np.int64] | None = None
         _add(self.steps, self.tree, self.room, 0, 0, 0.0, -1, -1, np.inf)
@@ -108,8 +109,8 @@ class BestFirst:
         while not self.ended and (left := seconds - (time.perf_counter() - begun)) > 0:
             clock = time.perf_counter()
             count = max(1, int(self.rate * min(left, _SLICE)))
-            found, bound, more = _explore(self.steps, self.tree, self.room, count, known - self.slack)
-            self.rate = count / max(time.perf_counter() - clock, 1e-6)
+            found, bound, more, done = _explore(self.steps, self.tree, self.room, count, known - self.slack)
+            self.rate = done / max(time.perf_counter() - clock, 1e-6)
             self.bound, self.ended = max(self.bound, min(bound, known)), not more
             if found >= 0:
                 self.sequence = path(self.tree, found)
@@ -125,7 +126,7 @@ def _steps(graph: Graph, kind: Order) -> _Steps:
         later = [(1 << n) - (2 << v) for v in range(n)]
     users = [bits(row) for row in graph.users]
     ratio = graph.costs / np.maximum(graph.sizes, 1)
-    ratio[graph.recompute_until == 0] = np.inf
+    ratio[graph.recompute_until <= 0] = np.inf
     cheapest = np.argsort(ratio, kind="stable").tolist()
     apart = lambda i, v: i != v and not later[v] >> i & 1  # noqa: E731 - i may be computed before v
     across = [
@@ -225,12 +226,13 @@ def _add(
 @numba_jit
 def _compute(
     steps: _Steps, tree: Tree, room: int, state: int, k: int, needs: int, dropped: int | np.int64, known: float,
-    chosen: NDArray[np.int64], price: NDArray[np.float64],
+    chosen: NDArray[np.int64], price: NDArray[np.float64], tried: NDArray[np.int64],
 ) -> bool:  # fmt: skip
     """Add the states in which node k has been computed: one for each least set of values that has to go for it.
 
     `needs` is what k takes beside what is in memory; `dropped` goes with the computation. Sets whose loss costs too
-    much are left out. `chosen` and `price` are scratch.
+    much are left out. `chosen` and `price` are scratch. `tried[0]` counts the sets. False if there are too many of
+    them, or there is no room.
     """
     n = steps.sizes.shape[0]
     done, memory = tree.done[state], tree.memory[state]
@@ -266,6 +268,9 @@ def _compute(
                     gone += steps.sizes[i]
                     left += price[i]
             i += 1
+        tried[0] += 1
+        if tried[0] > _SETS:
+            return False
         if gone >= excess:
             least, remains = True, kept
             for at in range(depth):
@@ -287,24 +292,30 @@ def _compute(
 
 
 @numba_jit
-def _explore(steps: _Steps, tree: Tree, room: int, states: int, known: float) -> tuple[int, float, bool]:
-    """The complete state of least cost or -1, the least promise of what is left, and whether anything is left."""
+def _explore(steps: _Steps, tree: Tree, room: int, count: int, known: float) -> tuple[int, float, bool, int]:
+    """Explore states until `count` of them, and of sets of values to drop, were looked at.
+
+    Returns the complete state of least cost or -1, the least promise of what is left, whether anything is left, and how
+    many were looked at.
+    """
     n = steps.sizes.shape[0]
     every = (1 << n) - 1
     results = 0
     for i in range(n):
         if not steps.users[i]:
             results |= 1 << i
-    chosen, price = np.zeros(n + 1, dtype=np.int64), np.zeros(n)
-    for _ in range(states):
+    chosen, price, tried = np.zeros(n + 1, dtype=np.int64), np.zeros(n), np.zeros(1, dtype=np.int64)
+    looked = 0
+    while looked < count:
         if not tree.taken[1]:
-            return -1, np.inf, False
+            return -1, np.inf, False, looked
         if tree.promise[tree.heap[0]] >= known:
-            return -1, tree.promise[tree.heap[0]], False
+            return -1, tree.promise[tree.heap[0]], False, looked
         state = pop(tree)
         done, memory = tree.done[state], tree.memory[state]
         if done == every and memory & results == results:
-            return state, tree.promise[state], False
+            return state, tree.promise[state], False, looked
+        tried[0] = 0
         for k in range(n):
             bit = 1 << k
             if memory & bit or steps.inputs[k] & ~memory:
@@ -315,11 +326,13 @@ def _explore(steps: _Steps, tree: Tree, room: int, states: int, known: float) ->
             elif steps.before[k] & ~done:
                 continue
             own = steps.own[k] if steps.held[k] else 0
-            fits = _compute(steps, tree, room, state, k, steps.needs[k], own, known, chosen, price)
+            fits = _compute(steps, tree, room, state, k, steps.needs[k], own, known, chosen, price, tried)
             if fits and own:
                 fits = _compute(
-                    steps, tree, room, state, k, steps.needs[k] + steps.held[k], np.int64(0), known, chosen, price
-                )
+                    steps, tree, room, state, k, steps.needs[k] + steps.held[k], np.int64(0), known, chosen, price,
+                    tried,
+                )  # fmt: skip
             if not fits:
-                return -1, tree.promise[state], False
-    return -1, tree.promise[tree.heap[0]] if tree.taken[1] else np.inf, True
+                return -1, tree.promise[state], False, looked + tried[0]
+        looked += 1 + tried[0]
+    return -1, tree.promise[tree.heap[0]] if tree.taken[1] else np.inf, True, looked

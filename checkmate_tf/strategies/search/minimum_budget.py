@@ -20,10 +20,19 @@ from .arrays import pinned_bytes
 from .search import search
 from .settle import lowered
 
-__all__ = ["infeasible", "infeasible_plain", "minimum_budget", "proven_minimum", "tightest", "without_solving"]
+__all__ = [
+    "infeasible",
+    "infeasible_plain",
+    "least_known",
+    "minimum_budget",
+    "proven_minimum",
+    "tightest",
+    "without_solving",
+]
 
 
 _MOST_SECONDS = 12.0  # the first half seldom finds more; the second finds schedules that recompute in another way
+_LEFT = 1.0  # seconds at least, for the least budget that an error names
 _SECONDS_A_NODE = 1e-4  # at least, to look for a schedule
 _SHARE = 0.2  # of the time, at most, for one budget: schedules that recompute in another way are found late
 _TURNS = 0.3  # of the moves of settling: shares that turn a part of the order round
@@ -58,6 +67,20 @@ def minimum_budget(graph: Graph, time_limit: float = _MOST_SECONDS, seed: int = 
     """
     low, node = proven_minimum(graph)
     return low, tightest(graph, low, time_limit, seed)[0], node
+
+
+def least_known(graph: Graph, options: SolveOptions, begun: float) -> tuple[int, NDArray[np.int64]]:
+    """What an error says of budgets, after a solver has found nothing: the least peak that is known, and its sequence.
+
+    It is looked for in what is left of the time limit, a second at least.
+
+    Parameters
+    ----------
+    begun : float
+        When solving began, by `time.perf_counter`.
+    """
+    left = options.time_limit - (time.perf_counter() - begun)
+    return tightest(graph, proven_minimum(graph)[0], max(left, _LEFT), options.seed)
 
 
 def without_solving(

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...graph import Graph
+from ...solvers import Milp, safe_bound
 from ..ordering.crossing import MOST, ancestors, crossing
 
 __all__ = ["any_order_bound"]
@@ -74,7 +75,7 @@ def _bound_at(graph: Graph, room: int, before: NDArray[np.bool_], across: NDArra
     left = room - int(graph.sizes[v] + graph.workspace[v])
     rows.append((list(range(count)), (graph.sizes[mine] / unit).tolist(), left / unit))
     inputs = set(graph.inputs[v])
-    once = graph.recompute_until == 0
+    once = graph.recompute_until <= 0
     bounds = [(1.0 if i in inputs else 0.0, 1.0) for i in mine.tolist()]
     bounds += [(0.0, 0.0 if once[i] else 1.0) for i in mine]
     at = np.repeat(np.arange(len(rows)), [len(columns) for columns, _, _ in rows])
@@ -84,7 +85,12 @@ def _bound_at(graph: Graph, room: int, before: NDArray[np.bool_], across: NDArra
     ).tocsr()
     scale = max(graph.base_cost, 1e-30)
     costs = np.concatenate([np.zeros(count), graph.costs[mine] / scale])
-    solved = linprog(costs, A_ub=matrix, b_ub=[most for _, _, most in rows], bounds=bounds, method="highs")
+    most = np.array([most for _, _, most in rows])
+    solved = linprog(costs, A_ub=matrix, b_ub=most, bounds=bounds, method="highs")
     if solved.status == 2:
         return np.inf
-    return graph.base_cost + scale * max(0.0, float(solved.fun)) if solved.success else graph.base_cost
+    if not solved.success:
+        return graph.base_cost
+    low, high = np.array(bounds).T
+    proven = safe_bound(Milp(costs, matrix, np.full(len(rows), -np.inf), most, low, high), solved.ineqlin.marginals)
+    return graph.base_cost + scale * max(0.0, proven)

@@ -199,7 +199,9 @@ def _strategy(graph: Graph, budget_bytes: int, options: SolveOptions, name: str,
     lower = graph.base_cost
     left = options.time_limit - (time.perf_counter() - begun)
     if left > _LEAST_SECONDS:  # the relaxation under the whole budget is what bounds
-        lower = max(lower, _relaxed(graph, budget_bytes, options, left)[0].bound * (graph.base_cost or 1.0))
+        relaxed = _relaxed(graph, budget_bytes, options, left)[0]
+        if relaxed.status != "infeasible":  # a schedule is known
+            lower = max(lower, relaxed.bound * (graph.base_cost or 1.0))
     lower = min(lower, best.cost)
     status = "optimal" if best.cost - lower <= EXACT * best.cost else "feasible"
     seconds = time.perf_counter() - begun

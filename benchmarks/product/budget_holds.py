@@ -191,8 +191,8 @@ def child_cell(request: dict) -> dict:
     except checkmate_tf.StrategyError as error:
         return {"refused": str(error)}
     seconds = time.perf_counter() - begun
-    start = [v.numpy() for v in every_variable(ours)]
     peak, fit = peaks(ours, network, data)
+    start = [v.numpy() for v in every_variable(ours)]  # by now those of its optimizer and metrics are made
     del data
     report = ours.checkmate.to_dict()
     unwatch(ours)

@@ -172,7 +172,7 @@ def baselines(name: str) -> dict[str, list[int]]:
                 schedule = Schedule(graph, np.array(keepset_sequence(graph, keepset)))
                 if schedule.cost > cost_limit(graph, "one-forward"):
                     continue
-                held = [(room - fixed) // retained_peak_bytes(graph, set(kept), again) for again in (False, True)]
+                held = [(room - fixed) // retained_peak_bytes(graph, set(keepset), again) for again in (False, True)]
                 most = [max(pair) for pair in zip(most, [room // schedule.peak_bytes, *held], strict=True)]
             found[f"{kind}-{way}"] = most
     return found

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from benchmarks.lib.provenance import MADE, cores_here, made_here
 
@@ -71,6 +71,7 @@ def run_cells(
     list of dict
         Request and answer of each; where it failed, `outcome` is "failed" and `reason` says why.
     """
+    _end_with_children()
     with progress_bar() as progress, ThreadPoolExecutor(jobs) as pool:
         task = progress.add_task("", total=len(requests))
 
@@ -174,8 +175,7 @@ def in_child(script: str, request: dict, seconds: float | None, environment: Map
     command = [sys.executable, script, "--child", json.dumps(request)]
     variables = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow", **(environment or {})}
     made = made_here()  # its code is that of now, whatever is committed while it runs
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _end)
+    _end_with_children()
     child = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables, start_new_session=True
     )
@@ -199,9 +199,10 @@ def in_child(script: str, request: dict, seconds: float | None, environment: Map
     return found | {MADE: made}
 
 
-def _end(number: int, _: Any) -> None:
-    """End this process so that its children end, too: they have sessions of their own."""
-    sys.exit(128 + number)
+def _end_with_children() -> None:
+    """Let a SIGTERM end this process as Ctrl-C does, so that its children end, too: they have sessions of their own."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
 def progress_bar() -> Progress:

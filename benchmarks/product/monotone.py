@@ -180,7 +180,7 @@ def write(output: Path) -> None:
     from checkmate_tf.check.networks import NETWORKS as known
 
     plain = {c["network"]: c.get("fit_bytes") for c in read_cells(output, "plain-")}
-    cells = [c for c in read_cells(output) if c.get("plain_bytes", plain[c["network"]]) == plain[c["network"]]]
+    cells = [c for c in read_cells(output) if c.get("plain_bytes") in (None, plain.get(c["network"]))]
     cells.sort(key=lambda c: (NETWORKS.index(c["network"]), -c["budget_bytes"]))  # not those of an earlier plain peak
     write_rows(output, COLUMNS, cells)
     head = (

@@ -25,6 +25,9 @@ __all__ = ["JsonProcess", "begin", "limit_memory", "say"]
 
 log = logging.getLogger(__name__)
 
+_FOLDER = "checkmate_tf_"  # names of folders begin
+_PARENT = "CHECKMATE_TF_SOLVER_OF"  # in the child's environment: the process that holds the other end of its input
+
 
 class JsonProcess:
     """`python -m module FILE.npz`, running.
@@ -55,8 +58,9 @@ class JsonProcess:
         # Appended, so that the folder which holds the package (often site-packages) shadows nothing.
         paths = [os.environ.get("PYTHONPATH", ""), root]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
+        environment[_PARENT] = str(os.getpid())
         try:
-            self._temporary = tempfile.TemporaryDirectory(prefix="checkmate_tf_")
+            self._temporary = tempfile.TemporaryDirectory(prefix=_FOLDER)
             self.folder = Path(self._temporary.name)
             path = self.folder / "problem.npz"
             np.savez(path, **arrays)
@@ -154,18 +158,24 @@ def begin(path: str) -> None:
     ----------
     path : str
         The NPZ file. If the parent was killed its folder is removed.
+
+    Notes
+    -----
+    A process that somebody else started goes on, and removes nothing.
     """
     sys.stdout.flush()
     sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    threading.Thread(target=_end_with_parent, args=(Path(path).parent,), daemon=True).start()
+    if os.environ.pop(_PARENT, ""):
+        threading.Thread(target=_end_with_parent, args=(Path(path).parent,), daemon=True).start()
 
 
 def _end_with_parent(folder: Path) -> None:
     """Wait for the other end of standard input, which only the parent holds, to be closed."""
     while os.read(0, 1):
         pass
-    shutil.rmtree(folder, ignore_errors=True)
+    if folder.name.startswith(_FOLDER):
+        shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 
 

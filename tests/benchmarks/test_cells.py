@@ -59,10 +59,15 @@ def test_who_is_ended_has_not_crashed(script, number, crashed):
     assert raised.value.crashed == crashed
 
 
-def test_a_script_that_is_ended_ends_its_child(tmp_path):
+@pytest.mark.parametrize(
+    "call", ["in_child({0!r}, {{}}, None)", "run_cells({0!r}, Path(), [{{'cell': 'a'}}], lambda _: 60.0, jobs=2)"]
+)
+def test_a_script_that_is_ended_ends_its_child(tmp_path, call):
     child = tmp_path / "child.py"
     child.write_text("import os, time\nprint(os.getpid(), file=open('pid', 'w'), flush=True)\ntime.sleep(60)\n")
-    parent = f"from benchmarks.lib.cells import in_child\nin_child({str(child)!r}, {{}}, None)\n"
+    parent = "from pathlib import Path\nfrom benchmarks.lib.cells import in_child, run_cells\n" + call.format(
+        str(child)
+    )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     running = subprocess.Popen([sys.executable, "-c", parent], cwd=tmp_path, env=environment)
     until = time.monotonic() + 30

@@ -152,3 +152,20 @@ def test_the_small_batch_may_come_first(batches):
     plain, model = make(DENSE), compile_quickly(make(DENSE), DENSE, **LATE)
     assert_same_after(lambda each: each.fit(Parts(), shuffle=False, epochs=2, verbose=0).history, model, plain)
     assert model.checkmate.batch_size == 24
+
+
+@pytest.mark.long(only=("late",))
+@pytest.mark.parametrize("told", [LATE, {}], ids=["late", "told"])
+def test_a_step_that_python_calls_follows_the_next_compile(told):
+    """It would go on with the optimizer that was replaced."""
+    plain, ours = make(DENSE), compile_quickly(make(DENSE), DENSE, **told)
+    x, y = DENSE.data(8)
+    batch = tf.constant(x), tf.constant(y)
+    for model in (plain, ours):
+        model.train_step(batch)
+        before = [v.numpy() for v in model.trainable_variables]
+        model.compile(keras.optimizers.SGD(0.0), "sparse_categorical_crossentropy")
+        model.train_step(batch)
+        if model is ours:
+            assert all((a == b.numpy()).all() for a, b in zip(before, model.trainable_variables, strict=True))
+    assert int(plain.optimizer.iterations) == int(ours.optimizer.iterations) == 1

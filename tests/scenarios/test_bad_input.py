@@ -105,7 +105,10 @@ def test_open_batch_in_the_spec(trained):
 
 @pytest.mark.parametrize(
     ("given", "says"),
-    [({"input_spec": 3}, "has a int, which is no tf.TensorSpec"), ({"data": "abc"}, "'abc' has no array")],
+    [
+        ({"input_spec": 3}, "has a int, which is no tf.TensorSpec"),
+        ({"data": "abc"}, "no array with a batch dimension, but str"),
+    ],
 )
 def test_what_is_no_batch(trained, given, says):
     _refused(trained, ModelError, says, **given, batch_size=None)

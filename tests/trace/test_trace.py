@@ -374,3 +374,37 @@ def test_a_list_is_as_long_as_one_that_it_asks_for_its_length():
     static = _static(traced, 4)
     (gradient,) = traced.outputs
     assert static.tensors[id(gradient)].shape == (4, 5, 7)
+
+
+@pytest.mark.parametrize("where", ["in line", "a loop", "a branch"])
+def test_the_length_of_a_list_that_grows_is_not_known(where):
+    """It is what its last index asked for, and not what it began with."""
+
+    def step(data):
+        (x,) = data
+        array = tf.TensorArray(tf.float32, 0, dynamic_size=True, element_shape=x.shape)
+        if where == "a loop":
+            write = lambda i, a: (i + 1, a.write(i, x))  # noqa: E731
+            array = tf.while_loop(lambda i, _: i < 3, write, (0, array))[1]
+        elif where == "a branch":
+            array = tf.cond(tf.reduce_sum(x) > 0.0, lambda: array.write(1, x), lambda: array)
+        else:
+            array = array.write(0, x).write(1, x)
+        return tf.zeros([array.size(), 1000]), array.stack()
+
+    traced = trace_step(step, (tf.TensorSpec([None, 4]),))
+    static = _static(traced, 5)
+    zeros, stacked = (static.tensors[id(t)].shape.as_list() for t in traced.outputs)
+    assert (zeros, stacked) == ([None, 1000], [None, 5, 4])
+
+
+def test_the_length_of_a_list_that_a_loop_fills_is_known():
+    def step(data):
+        (x,) = data
+        array = tf.TensorArray(tf.float32, 3, element_shape=x.shape)
+        array = tf.while_loop(lambda i, _: i < 3, lambda i, a: (i + 1, a.write(i, x)), (0, array))[1]
+        return tf.zeros([array.size(), 1000]), array.stack()
+
+    traced = trace_step(step, (tf.TensorSpec([None, 4]),))
+    static = _static(traced, 5)
+    assert [static.tensors[id(t)].shape.as_list() for t in traced.outputs] == [[3, 1000], [3, 5, 4]]

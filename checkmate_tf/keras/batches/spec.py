@@ -204,7 +204,9 @@ def _spec_of_data(data: Any) -> tuple[Any, int | None]:
     specs = tf.nest.map_structure(one, arrays)
     if not any(is_ragged(t) or (t is not None and t.shape.rank) for t in tf.nest.flatten(specs)):
         raise ModelError(
-            f"data={data!r} has no array with a batch dimension: give one batch of arrays, or a tf.data.Dataset"
+            "data= has no array with a batch dimension, but "
+            f"{', '.join(type(part).__name__ for part in tf.nest.flatten(arrays))}: give one batch of arrays, or a "
+            "tf.data.Dataset"
         )
     return specs, batch_of(specs)
 

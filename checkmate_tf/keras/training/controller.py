@@ -73,10 +73,11 @@ class Controller(Plans):
         self.before: dict[str, Any] = {}
 
     def _forget_compiled_before(self) -> bool:
+        if not self.is_current():
+            self.by_python.forget()  # before garbage is collected
         if not super()._forget_compiled_before():
             return False
         self.unfit = 0
-        self.by_python.forget()
         if self.attached:
             jit_compile = resolve_jit(self.model, self.options.operators, self.distribution)
             self.options = replace(self.options, jit_compile=jit_compile)
@@ -108,6 +109,7 @@ class Controller(Plans):
                 "it to False, or call checkmate_tf.restore(model)"
             )
         self.traced = {}  # plain steps that Python calls are traced by nobody
+        self._forget_compiled_before()
         self.arrives(data)
         return self.by_python(data)
 

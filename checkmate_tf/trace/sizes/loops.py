@@ -13,13 +13,14 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import function_def_to_graph
 
-from ..ops import view_of
+from ..ops import called_nodes, view_of
 
 __all__ = [
     "LOOPS",
     "PUSHES",
     "copy_functions",
     "function_graph",
+    "grows",
     "list_sizes",
     "most_rounds",
     "pushes_back",
@@ -34,6 +35,9 @@ LOOPS = ("While", "StatelessWhile")
 # Operations that add a tensor to a list, and which input it is.
 PUSHES = {"TensorListPushBack": 1, "TensorListSetItem": 2}
 
+_CHANGE_LENGTH = frozenset(
+    f"TensorList{change}" for change in ("PopBack", "PushBack", "PushBackBatch", "Resize", "ConcatLists")
+)
 _TAKES_ELEMENT = "TensorListGetItem"
 _COMPARISONS = frozenset({"Less", "LessEqual", "Greater", "GreaterEqual"})
 
@@ -100,14 +104,40 @@ def list_sizes(
     return sizes, passed_on
 
 
-def pushes_back(result: tf.Tensor) -> int:
-    """How many tensors the body of a loop appends to a list that it returns."""
-    count = 0
-    t = root_of(result)
-    while t.op.type in PUSHES:
-        count += t.op.type == "TensorListPushBack"
+def grows(op: tf.Operation) -> bool:
+    """Whether an operation makes a list as long as its index asks for: that of a TensorArray of dynamic size."""
+    return op.type == "TensorListSetItem" and bool(op.get_attr("resize_if_index_out_of_bounds"))
+
+
+def pushes_back(result: tf.Tensor, given: tf.Tensor, body: tf.Graph) -> int | None:
+    """How many tensors the body of a loop appends to the list that it is given.
+
+    None if they cannot be told: the list that it returns is made of the given one in another way, and something in the
+    body or in its functions changes the length of a list.
+    """
+    count = _appended(result, given)
+    return 0 if count is None and not _changes_lengths(body) else count
+
+
+def _appended(result: tf.Tensor, given: tf.Tensor) -> int | None:
+    """How many tensors were appended to a list that became another; None if it did not, or may have grown."""
+    appended, t = 0, root_of(result)
+    while t.op.type in PUSHES and not grows(t.op):
+        appended += t.op.type == "TensorListPushBack"
         t = root_of(t.op.inputs[0])
-    return count
+    if t is given:
+        return appended
+    terms = t.op.inputs if t.op.type == "AddN" else ()  # of lists that are equally long
+    return next((appended + count for term in terms if (count := _appended(term, given)) is not None), None)
+
+
+def _changes_lengths(body: tf.Graph) -> bool:
+    """Whether a list may come to have another length, in a graph or in a function that it calls."""
+    operations = body.get_operations()
+    nodes = [node for op in operations for node in called_nodes(op) if node is not None]
+    kinds = {op.type for op in operations} | {node.op for node in nodes}
+    resized = any(node.attr["resize_if_index_out_of_bounds"].b for node in nodes)
+    return bool(kinds & _CHANGE_LENGTH) or resized or any(map(grows, operations))
 
 
 def most_rounds(

@@ -345,7 +345,10 @@ class _Emitter:
         for given, t, result in zip(body.inputs, body.outputs, op.outputs, strict=True):
             if root_of(t) is given and not result.consumers():
                 self.given_back.add(id(result))
-        pushes = [pushes_back(t) for t in body.outputs]
+        pushes = [
+            pushes_back(t, given, body) if t.dtype == tf.variant else None
+            for given, t in zip(body.inputs, body.outputs, strict=True)
+        ]
         attribute = attr_value_pb2.AttrValue()
         results = zip(inputs_of(op), body.outputs, left, op.outputs, sizes, pushes, strict=True)
         for outer, t, copy, result, size, pushed in results:
@@ -358,7 +361,7 @@ class _Emitter:
                 if id(t) in inner.variants.elements:
                     self.variants.elements[id(result)] = inner.variants.elements[id(t)]
                 before = self.variants.lengths.get(id(outer))
-                if before is not None and (iterations is not None or not pushed):
+                if before is not None and pushed is not None and (iterations is not None or not pushed):
                     self.variants.lengths[id(result)] = before + pushed * (iterations or 0)
         return attribute
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import tensorflow as tf
 
 from ..ops import inputs_of
-from .loops import PUSHES
+from .loops import PUSHES, grows
 
 __all__ = ["Held", "Variants", "bytes_of", "largest"]
 
@@ -121,7 +121,7 @@ class Variants:
     def _push(self, op: tf.Operation) -> None:
         before, pushed = inputs_of(op)[0], inputs_of(op)[PUSHES[op.type]]
         self.elements[id(op.outputs[0])] = tf.TensorSpec(self.tensors[id(pushed)].shape, pushed.dtype)
-        if id(before) in self.lengths:
+        if id(before) in self.lengths and not grows(op):
             self.lengths[id(op.outputs[0])] = self.lengths[id(before)] + (op.type == "TensorListPushBack")
         earlier, more = self.list_bytes.get(id(before)), self.bytes_of(pushed)
         if earlier is not None and more is not None:  # outside of a loop, whose lists count by the distinct tensors

@@ -376,16 +376,23 @@ def test_a_list_is_as_long_as_one_that_it_asks_for_its_length():
     assert static.tensors[id(gradient)].shape == (4, 5, 7)
 
 
-@pytest.mark.parametrize("where", ["in line", "a loop", "a branch"])
-def test_the_length_of_a_list_that_grows_is_not_known(where):
-    """It is what its last index asked for, and not what it began with."""
+@pytest.mark.parametrize(
+    ("where", "length"),
+    [("in line", 2), ("a loop", 3), ("a loop backwards", 3), ("a loop by data", None), ("a branch", None)],
+)
+def test_a_list_that_grows_is_as_long_as_its_last_index_asks_for(where, length):
+    """And not as it began. Where that depends on data it is not known."""
 
     def step(data):
         (x,) = data
         array = tf.TensorArray(tf.float32, 0, dynamic_size=True, element_shape=x.shape)
-        if where == "a loop":
+        count = tf.cast(tf.reduce_sum(x), tf.int32) if where == "a loop by data" else 3
+        if where == "a loop backwards":
+            write = lambda i, a: (i - 1, a.write(i, x))  # noqa: E731
+            array = tf.while_loop(lambda i, _: i >= 0, write, (2, array))[1]
+        elif where.startswith("a loop"):
             write = lambda i, a: (i + 1, a.write(i, x))  # noqa: E731
-            array = tf.while_loop(lambda i, _: i < 3, write, (0, array))[1]
+            array = tf.while_loop(lambda i, _: i < count, write, (0, array))[1]
         elif where == "a branch":
             array = tf.cond(tf.reduce_sum(x) > 0.0, lambda: array.write(1, x), lambda: array)
         else:
@@ -395,7 +402,7 @@ def test_the_length_of_a_list_that_grows_is_not_known(where):
     traced = trace_step(step, (tf.TensorSpec([None, 4]),))
     static = _static(traced, 5)
     zeros, stacked = (static.tensors[id(t)].shape.as_list() for t in traced.outputs)
-    assert (zeros, stacked) == ([None, 1000], [None, 5, 4])
+    assert (zeros, stacked) == ([length, 1000], [length, 5, 4])
 
 
 def test_the_length_of_a_list_that_a_loop_fills_is_known():

@@ -20,6 +20,7 @@ __all__ = [
     "PUSHES",
     "copy_functions",
     "function_graph",
+    "grown_to",
     "grows",
     "list_sizes",
     "most_rounds",
@@ -129,6 +130,34 @@ def _appended(result: tf.Tensor, given: tf.Tensor) -> int | None:
         return appended
     terms = t.op.inputs if t.op.type == "AddN" else ()  # of lists that are equally long
     return next((appended + count for term in terms if (count := _appended(term, given)) is not None), None)
+
+
+def grown_to(
+    result: tf.Tensor, given: tf.Tensor, body: tf.Graph, start: Sequence[np.ndarray | None], rounds: int
+) -> int | None:
+    """How long a list has to be for all that a loop writes into it, if it grows with what is written; else None.
+
+    Parameters
+    ----------
+    result, given : tf.Tensor
+        The list that the body returns, and the one that it is given.
+    start : sequence of array or None
+        The first values of the variables of the loop.
+    rounds : int
+        How often it runs.
+    """
+    places = {id(t): k for k, t in enumerate(body.inputs)}
+    length, t = 0, root_of(result)
+    while t.op.type == "TensorListSetItem":
+        index = root_of(t.op.inputs[1])
+        last, k = tf.get_static_value(index), places.get(id(index))
+        if k is not None and (begin := start[k]) is not None and (step := step_of(body, k)) is not None:
+            last = int(begin) + max(0, step * (rounds - 1))
+        if last is None:
+            return None
+        length = max(length, int(last) + 1)
+        t = root_of(t.op.inputs[0])
+    return length if t is given and length and rounds else None
 
 
 def _changes_lengths(body: tf.Graph) -> bool:

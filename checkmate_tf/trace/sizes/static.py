@@ -22,7 +22,17 @@ from ..order import topological
 from ..pieces import PIECES, piece_of
 from ..step import TracedStep
 from .learned import LEARNED, learn_shapes
-from .loops import LOOPS, copy_functions, function_graph, list_sizes, pushes_back, root_of, step_of, trip_count
+from .loops import (
+    LOOPS,
+    copy_functions,
+    function_graph,
+    grown_to,
+    list_sizes,
+    pushes_back,
+    root_of,
+    step_of,
+    trip_count,
+)
 from .seen import MARGIN, Look, Seen, first_unknown
 from .shapes import BOUNDED, PYTHON, inferred_shape, largest_shapes, python_shapes
 from .variants import Variants, bytes_of, largest
@@ -327,9 +337,9 @@ class _Emitter:
         limit = self.known.get(id(inputs_of(op)[1])) if len(op.inputs) > 1 else None
         iterations = int(limit) if limit is not None and limit.ndim == 0 and limit > 0 else None
         body = function_graph(op.graph, op.get_attr("body").name)
+        start = [self.known.get(id(t)) for t in inputs_of(op)]
         if not iterations:
             condition = function_graph(op.graph, op.get_attr("cond").name)
-            start = [self.known.get(id(t)) for t in inputs_of(op)]
             iterations = trip_count(condition, body, start)
             if iterations is not None and start[0] is not None and step_of(body, 0) == 1:
                 # TensorFlow counts the rounds, and the loop of the gradient goes as far as that.
@@ -351,7 +361,7 @@ class _Emitter:
         ]
         attribute = attr_value_pb2.AttrValue()
         results = zip(inputs_of(op), body.outputs, left, op.outputs, sizes, pushes, strict=True)
-        for outer, t, copy, result, size, pushed in results:
+        for given, (outer, t, copy, result, size, pushed) in zip(body.inputs, results, strict=True):
             entry = self.tensors[id(outer)].shape
             stable = entry if copy.shape.is_compatible_with(entry) else result.shape
             attribute.list.shape.append(stable.as_proto())
@@ -361,7 +371,10 @@ class _Emitter:
                 if id(t) in inner.variants.elements:
                     self.variants.elements[id(result)] = inner.variants.elements[id(t)]
                 before = self.variants.lengths.get(id(outer))
-                if before is not None and pushed is not None and (iterations is not None or not pushed):
+                grown = grown_to(t, given, body, start, iterations) if pushed is None and iterations else None
+                if before is not None and grown is not None:
+                    self.variants.lengths[id(result)] = max(before, grown)
+                elif before is not None and pushed is not None and (iterations is not None or not pushed):
                     self.variants.lengths[id(result)] = before + pushed * (iterations or 0)
         return attribute
 

@@ -108,6 +108,12 @@ class Variants:
                 self.copy(source, op.outputs[0])
             if op.type != "Identity":
                 self._made_anew(op)
+        elif op.type == "TensorListResize":
+            self.copy(inputs_of(op)[0], op.outputs[0], values=False)
+            length = tf.get_static_value(self.tensors[id(inputs_of(op)[1])])
+            if length is not None:
+                self.lengths[id(result)] = int(length)
+                self._made_anew(op)
         elif op.type == "OptionalNone":
             self.list_bytes[id(result)], self.held[id(result)] = 0, ()
         elif op.type == "OptionalFromValue" and len(op.inputs) == 1:
@@ -121,14 +127,18 @@ class Variants:
     def _push(self, op: tf.Operation) -> None:
         before, pushed = inputs_of(op)[0], inputs_of(op)[PUSHES[op.type]]
         self.elements[id(op.outputs[0])] = tf.TensorSpec(self.tensors[id(pushed)].shape, pushed.dtype)
-        if id(before) in self.lengths and not grows(op):
-            self.lengths[id(op.outputs[0])] = self.lengths[id(before)] + (op.type == "TensorListPushBack")
+        length = self.lengths.get(id(before))
+        if length is not None and grows(op):
+            index = tf.get_static_value(self.tensors[id(inputs_of(op)[1])])
+            length = None if index is None else max(length, int(index) + 1)
+        if length is not None:
+            self.lengths[id(op.outputs[0])] = length + (op.type == "TensorListPushBack")
         earlier, more = self.list_bytes.get(id(before)), self.bytes_of(pushed)
         if earlier is not None and more is not None:  # outside of a loop, whose lists count by the distinct tensors
             self.list_bytes[id(op.outputs[0])] = earlier + more
 
     def _made_anew(self, op: tf.Operation) -> None:
-        """Note what a list of zeros or sums takes: each is a tensor of its own, while lists may share those given."""
+        """Note what a list takes if each element is a tensor of its own: of zeros, of sums, and at most if resized."""
         key = id(op.outputs[0])
         element, length = self.elements.get(key), self.lengths.get(key)
         if element is not None and length is not None and element.shape.is_fully_defined():

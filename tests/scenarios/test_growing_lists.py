@@ -42,6 +42,7 @@ def _case(loops):
     return Case(model, data, budget=0.85)
 
 
+@pytest.mark.long(only=("False",))
 @pytest.mark.feature("Models", "TensorArrays of dynamic size")
 @pytest.mark.parametrize("loops", [False, True])
 def test_training_is_equal(loops):

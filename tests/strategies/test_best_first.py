@@ -136,6 +136,7 @@ def two_bottlenecks(count: int) -> Graph:
     return Graph("two", [f"v{i}" for i in range(len(inputs))], np.zeros(len(inputs)), costs, sizes, inputs, waits=waits)
 
 
+@pytest.mark.long(only=("free",))
 @pytest.mark.parametrize("order", ["fixed", "free"])
 def test_a_state_with_too_many_after_it_ends_the_search(order, monkeypatch):
     """It would go on for hours, in compiled code that neither looks at the clock nor at Ctrl-C."""

@@ -24,8 +24,9 @@ with BoundProcess(graph, int(0.6 * keep_all(graph).peak_bytes), 60.0) as process
 """
 
 
+@pytest.mark.long(only=("SIGTERM",))
 @pytest.mark.feature("Faults", "parent of a solver killed")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
 def test_a_solver_ends_with_its_parent(number):
     tests = str(Path(__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([tests, str(Path(tests).parent)])}

@@ -9,6 +9,7 @@ from bruteforce import least_cost
 from graphs import chain, resnet, stages_turned, unet
 
 from checkmate_tf.errors import InfeasibleBudgetError, StrategyError
+from checkmate_tf.graph import FORWARD, Graph
 from checkmate_tf.plan import evaluate, plan_from_sequence
 from checkmate_tf.strategies import STRATEGIES, SolveOptions, checkmate, minimum_budget, solve
 from checkmate_tf.strategies.programs.bound_process import BoundProcess
@@ -94,6 +95,16 @@ def test_a_budget_below_the_working_set_names_the_figure_and_the_node():
     assert caught.value.proven
     assert f"the least that any schedule of this model needs ({graph.names[node]})" in str(caught.value)
     assert str(caught.value).endswith("raise the budget or lower the batch size")
+
+
+def test_a_budget_that_another_order_may_keep_is_said_to_be_too_small_for_the_one_given():
+    """The first value cannot be computed again, and waits for its reader while a large one is computed."""
+    sizes, until = [6, 5, 1, 1], [0, 4, 4, 4]
+    graph = Graph("g", list("avcd"), [FORWARD] * 4, [1.0] * 4, sizes, [(), (), (0,), (1, 2)], recompute_until=until)
+    assert proven_minimum(graph)[0] == 11 > proven_minimum(graph, "free")[0]
+    with pytest.raises(InfeasibleBudgetError, match="any schedule of this model in the order given needs"):
+        solve(graph, 8, options=SolveOptions(time_limit=1.0))
+    assert solve(graph, 8, options=SolveOptions(time_limit=2.0, order="free")).peak_bytes <= 8
 
 
 def test_the_least_budget_is_bracketed_and_can_be_met():

@@ -193,9 +193,10 @@ def infeasible(
     known = None if sequence is None else [int(i) for i in sequence]
     asked, least, found = format_bytes(budget_bytes), format_bytes(low), format_bytes(high)
     if budget_bytes < low:
+        which = "" if proven_minimum(graph, "free")[0] == low else " in the order given"
         message = (
-            f"budget {asked} is below {least}, the least that any schedule of this model needs ({graph.names[node]}); "
-            "raise the budget or lower the batch size"
+            f"budget {asked} is below {least}, the least that any schedule of this model{which} needs "
+            f"({graph.names[node]}); raise the budget or lower the batch size"
         )
         return InfeasibleBudgetError(message, budget_bytes, high, proven=True, sequence=known, bound_order=order)
     why = (

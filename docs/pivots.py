@@ -210,6 +210,28 @@ def _overhead(cell: Cell) -> str:
     return f"{float(cell['overhead']):.1%}" + (f" ({cell['ways']})" if int(cell["ways"]) else "")
 
 
+def orders_real() -> Rows:
+    """What was trained for real in a free order / in the order traced: a row a network."""
+    found: dict[tuple[str, str], dict[str, Cell]] = {}
+    for cell in _cells("orders_real"):
+        key = cell["network"], f"{float(cell['fraction']):.0%}: {float(cell['budget']) / 1e6:.0f} MB"
+        found.setdefault(key, {})[cell["order"] or "free"] = cell
+    rows = [["network", "budget", "recomputed", "peak in steps, MB", "peak in `fit`, MB", "step time", "equal bits"]]
+    for (network, budget), both in found.items():
+        told = [
+            " / ".join(text(both[order]) for order in ("free", "fixed"))
+            for text in (
+                lambda c: f"{float(c['overhead']):.1%}",
+                lambda c: f"{float(c['peak_bytes']) / 1e6:.1f}",
+                lambda c: f"{float(c['fit_peak_bytes']) / 1e6:.1f}",
+                lambda c: f"{float(c['step_ratio']):.2f}x",
+                lambda c: "yes" if c["bit_equal"] == "True" else "NO",
+            )
+        ]
+        rows.append([_title(network), budget, *told])
+    return rows
+
+
 # -- emission, placement and XLA ---------------------------------------------------------------------------------------
 
 
@@ -292,7 +314,7 @@ def _title(network: str) -> str:
 PIVOTED: dict[str, Callable[[], Rows]] = {
     table.__name__.replace("_", "-"): table
     for table in (
-        ages, batches, emission, monet, monet_programs, open_cells, peers, placement, side_by_side, strategies,
-        strategies_trained, xla,
+        ages, batches, emission, monet, monet_programs, open_cells, orders_real, peers, placement, side_by_side,
+        strategies, strategies_trained, xla,
     )
 }  # fmt: skip

@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+from processes import ends
 
 from benchmarks.lib.cells import FAILED, ChildError, in_child, kept, run_cells
 from benchmarks.lib.paths import ROOT
@@ -76,7 +77,4 @@ def test_a_script_that_is_ended_ends_its_child(tmp_path, call):
         time.sleep(0.02)
     running.terminate()
     assert running.wait(30) == 128 + signal.SIGTERM
-    with pytest.raises(ProcessLookupError):
-        while time.monotonic() < until:
-            os.kill(int((tmp_path / "pid").read_text()), 0)
-            time.sleep(0.02)
+    assert ends(int((tmp_path / "pid").read_text()), until)

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import ends
 
 PARENT = """
 import time
@@ -39,8 +40,5 @@ def test_a_solver_ends_with_its_parent(number):
             assert time.monotonic() < until  # it begins to watch once it runs
             time.sleep(0.05)
         parent.send_signal(number)
-    with pytest.raises(ProcessLookupError):
-        while time.monotonic() < until:
-            os.kill(int(pid), 0)
-            time.sleep(0.05)
+    assert ends(int(pid), until)
     assert not Path(folder).exists()

@@ -76,9 +76,10 @@ def main() -> None:
 
         options.strategies = list(STRATEGIES)
     options.output.mkdir(parents=True, exist_ok=True)
-    requests = []
+    requests, plains = [], []
     for name in names:
         plain = run(options.output, {"run": "plain", "network": name})
+        plains.append(plain)
         print(f"{name}, plain: {json.dumps(plain)}", flush=True)
         if not options.no_itself:
             print(f"{name}, itself: {json.dumps(run(options.output, {'run': 'itself', 'network': name}))}", flush=True)
@@ -106,6 +107,11 @@ def main() -> None:
             if not results[0].get("trained"):
                 break
     write_results(options.output)
+    if failed := [cell for cell in plains + cells if "failed" in cell]:
+        last = " ".join(failed[-1].get("stderr", []))
+        raise SystemExit(
+            f"{len(failed)} of {len(plains + cells)} runs failed; the last: {failed[-1]['failed']}: {last}"
+        )
 
 
 def _path(output: Path, request: dict) -> Path:

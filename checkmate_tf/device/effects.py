@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import tensorflow as tf
 
-from ..trace.ops import called_nodes, inputs_of
+from ..trace.ops import DRAW_UNREGISTERED, called_nodes, inputs_of
 from ..trace.program import Program
 from ..trace.step import TracedStep
 
@@ -22,7 +22,7 @@ _PRINT = frozenset({"Print", "PrintV2"})
 _TELL = _CALL_PYTHON | _WRITE | _PRINT
 _DRAW = frozenset(
     """RandomUniform RandomUniformInt RandomStandardNormal TruncatedNormal ParameterizedTruncatedNormal RandomGamma
-    RandomPoisson RandomPoissonV2 RandomShuffle Multinomial FractionalMaxPool FractionalAvgPool""".split()  # noqa: SIM905 - a list of words
+    RandomPoisson RandomPoissonV2 RandomShuffle Multinomial""".split()  # noqa: SIM905 - a list of words
 )
 _CHANGE = ("Assign", "Resource", "Rng", "Stateful")  # types begin, of what changes variables and random generators
 
@@ -78,7 +78,7 @@ def drawn_by_kernels(step: TracedStep) -> str:
     str
         As `moved_by`.
     """
-    return _first(step.operations, lambda kind: kind in _DRAW)
+    return _first(step.operations, lambda kind: kind in _DRAW | DRAW_UNREGISTERED)
 
 
 def _tells(kinds: set[str]) -> bool:

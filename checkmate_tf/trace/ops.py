@@ -11,6 +11,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.framework import op_def_registry
 
 __all__ = [
+    "DRAW_UNREGISTERED",
     "ELEMENTWISE",
     "FUSED_LATER",
     "SUMS",
@@ -41,8 +42,8 @@ _DRAW_FOR_DROPOUT = frozenset(
     f"CudnnRNN{direction}{version}" for direction in ("", "Backprop") for version in ("", "V2", "V3")
 )
 
-# Stateless by registration, though their kernels draw random regions, and each kernel others where there is no seed.
-_DRAW = frozenset({"FractionalMaxPool", "FractionalAvgPool"})
+DRAW_UNREGISTERED = frozenset({"FractionalMaxPool", "FractionalAvgPool"})
+"""Stateless by registration, though their kernels draw random regions: each kernel others, where there is no seed."""
 _CALL = frozenset({"PartitionedCall", "StatelessCase", "StatelessIf", "StatelessWhile"})  # functions of such operations
 
 _WRITES_IN_PART = ("ResourceScatter", "ResourceSparseApply", "ResourceStridedSliceAssign")  # types begin
@@ -157,8 +158,8 @@ def is_source(op: tf.Operation) -> bool:
 
 def is_stateful(op: tf.Operation) -> bool:
     """True if running the operation twice has another effect than running it once."""
-    if op.type in _DRAW or (
-        op.type in _CALL and any(node is not None and node.op in _DRAW for node in called_nodes(op))
+    if op.type in DRAW_UNREGISTERED or (
+        op.type in _CALL and any(node is not None and node.op in DRAW_UNREGISTERED for node in called_nodes(op))
     ):
         return True
     if op.type in _READERS or not op.op_def.is_stateful:
@@ -224,7 +225,7 @@ def _functions_only_read(op: tf.Operation) -> bool:
 
 def _only_reads(kind: str) -> bool:
     known = op_def_registry.get(kind)
-    return kind in _READERS or (known is not None and not known.is_stateful and kind not in _DRAW)
+    return kind in _READERS or (known is not None and not known.is_stateful and kind not in DRAW_UNREGISTERED)
 
 
 def view_of(op: tf.Operation, output: int) -> int | None:

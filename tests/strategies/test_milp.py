@@ -18,7 +18,7 @@ from checkmate_tf.errors import InfeasibleBudgetError, StrategyError
 from checkmate_tf.graph import Graph
 from checkmate_tf.plan import evaluate
 from checkmate_tf.schedule import Schedule, keep_all
-from checkmate_tf.solvers import Milp, cpsat, gurobi, mathopt, ortools, solve_milp
+from checkmate_tf.solvers import Milp, Solution, cpsat, gurobi, mathopt, ortools, solve_milp
 from checkmate_tf.solvers.rows import Rows
 from checkmate_tf.strategies import SolveOptions, solve
 from checkmate_tf.strategies.programs import rounding
@@ -339,6 +339,21 @@ def test_the_time_limit_gives_the_start_or_better(solver):
     solution = solve_milp(milp, solver, 1.0, start=start)
     assert solution.status == "feasible"
     assert solution.objective <= milp.objective @ start + 1e-9
+
+
+def test_a_schedule_that_is_known_to_fit_is_given_where_the_solver_finds_none(monkeypatch):
+    """And not withheld in an error that names a least budget below the one asked for."""
+    module = importlib.import_module("checkmate_tf.strategies.programs.milp")
+    monkeypatch.setattr(module, "_start", lambda *_: None)
+    monkeypatch.setattr(module, "_solve", lambda *_: (Solution("unknown", None, np.inf, -np.inf), None))
+    graph = resnet(4)
+    budget = keep_all(graph).peak_bytes * 9 // 10
+    found = solve(graph, budget, "milp", SolveOptions(time_limit=2.0))
+    assert found.peak_bytes <= budget and found.status == "feasible"
+    monkeypatch.setattr(module, "least_known", lambda *_: (budget + 1, found.sequence))
+    with pytest.raises(InfeasibleBudgetError, match="found no schedule") as caught:
+        solve(graph, budget, "milp", SolveOptions(time_limit=2.0))
+    assert caught.value.minimum_bytes == budget + 1
 
 
 class Recorded(interface.JsonProcess):

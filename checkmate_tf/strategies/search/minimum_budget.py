@@ -78,6 +78,13 @@ def least_known(graph: Graph, options: SolveOptions, begun: float) -> tuple[int,
     ----------
     begun : float
         When solving began, by `time.perf_counter`.
+
+    Returns
+    -------
+    peak_bytes : int
+        Constants included.
+    sequence : (length,) int array
+        That has it.
     """
     left = options.time_limit - (time.perf_counter() - begun)
     return tightest(graph, proven_minimum(graph)[0], max(left, _LEFT), options.seed)

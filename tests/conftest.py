@@ -93,10 +93,14 @@ def no_grappler():
 
 
 @pytest.fixture
-def fresh_keras():
+def fresh_keras(monkeypatch):
     """Nothing left of earlier models."""
     import keras
 
+    from checkmate_tf.keras import garbage
+
+    frozen = garbage.frozen()
+    monkeypatch.setattr(garbage, "frozen", lambda: frozen)  # each time it takes a tenth of a second
     keras.backend.clear_session(free_memory=False)  # layers are numbered from the start, whatever ran before
     yield
     keras.backend.clear_session()  # collects garbage too

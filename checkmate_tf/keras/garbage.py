@@ -6,7 +6,7 @@ import contextlib
 import gc
 from collections.abc import Iterator
 
-__all__ = ["old_left_alone"]
+__all__ = ["frozen", "old_left_alone"]
 
 
 @contextlib.contextmanager
@@ -16,7 +16,7 @@ def old_left_alone() -> Iterator[None]:
     TensorFlow, Keras and a large model are a million objects. To plan makes as many again, and the collector would look
     at all of them each time. What lies in cycles is freed first: it may hold memory of the device.
     """
-    if gc.get_freeze_count():  # somebody else's: to end it is not ours
+    if frozen():  # somebody else's: to end it is not ours
         yield
         return
     gc.collect()
@@ -25,3 +25,8 @@ def old_left_alone() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
+
+
+def frozen() -> bool:
+    """Whether anything is kept from the collector by now."""
+    return gc.get_freeze_count() > 0

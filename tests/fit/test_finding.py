@@ -215,7 +215,7 @@ def test_another_order_is_sought_for_what_is_cheaper_and_asks_for_no_more_than_f
 
     monkeypatch.setattr(finding, "squeeze", watched)
     for name in GRAPHS:
-        finder = finder_of(name, time_limit=3.0)
+        finder = finder_of(name, time_limit=1.5)
         for share in (0.75, 0.6, 0.5):
             before = len(tried)
             finder.find(int(share * PLAIN[name]), strict=True)

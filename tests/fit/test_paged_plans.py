@@ -110,7 +110,7 @@ def test_a_refusal_names_the_least_of_both_ways(hosted):
     assert 100_000 < refused.value.minimum_bytes <= 1.05 * least
 
 
-@pytest.mark.long(but=("never",))
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [

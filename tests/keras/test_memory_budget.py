@@ -96,6 +96,7 @@ def test_peaks_are_those_of_each_epoch_and_others_see_them():
     assert seen == [LOGGED] * 3
 
 
+@pytest.mark.long
 def test_the_peak_of_an_epoch_is_kept_when_a_batch_of_other_sizes_is_planned_for():
     inputs = keras.Input((None, 8))
     hidden = keras.layers.Dense(16, activation="gelu")(inputs)

@@ -174,6 +174,7 @@ def test_a_plan_that_was_outgrown_is_made_for_the_batch_that_took_more(kind, aga
     assert room == ([] if again else [10**9])
 
 
+@pytest.mark.long
 def test_steps_are_measured_with_as_many_values_as_came_too(monkeypatch):
     fed, real = [], measured_plans.fed_as_by_fit
     monkeypatch.setattr(

@@ -96,7 +96,7 @@ def with_targets():
     return model
 
 
-@pytest.mark.long(only=("told0", "told2"))
+@pytest.mark.long
 @pytest.mark.parametrize("told", [{"data": True}, {"batch_size": 16}, {}])
 def test_one_plan_serves_lists(told):
     """A pipeline hands them over as tuples."""
@@ -168,6 +168,7 @@ def test_one_plan_serves_all_ways_to_hand_inputs_over():
     assert len(controller_of(ours).earlier) == 1
 
 
+@pytest.mark.long
 def test_a_larger_single_batch_is_planned_for():
     """The functions that hold the smaller plan go."""
     plain, ours = one_input(), one_input()

@@ -164,7 +164,7 @@ def test_training_is_equal(name):
     assert_same_state(ours, plain)
 
 
-@pytest.mark.long(but=("functional",))
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_planning_at_the_first_batch(name):
     data_of = named if name == "heads" else images
@@ -203,6 +203,7 @@ def test_around_training(tmp_path):
     assert_same_state(ours, plain)
 
 
+@pytest.mark.long
 def test_saving_a_compiled_model(tmp_path):
     ours = plan(make("functional"))
     train(ours, images(BATCH))

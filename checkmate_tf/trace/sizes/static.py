@@ -75,19 +75,20 @@ class StaticStep:
     given_back: Set[int] = frozenset()
     bounded: bool = False
     seen: bool = False
-    _pieces: dict[tf.Operation, int | None] = field(default_factory=dict, repr=False)
+    _owners: dict[tuple[tf.Operation, int], int | None] = field(default_factory=dict, repr=False)
 
     def lies_in(self, op: tf.Operation, output: int) -> int | None:
         """Index of the input of a traced operation in whose buffer a result lies; None if it has one of its own."""
+        if (op, output) not in self._owners:
+            self._owners[op, output] = self._lies_in(op, output)
+        return self._owners[op, output]
+
+    def _lies_in(self, op: tf.Operation, output: int) -> int | None:
         copy = self.operations.get(op)
         if copy is None or copy.type != op.type:  # folded
             return None
         source = view_of(copy, output)
-        if source is not None or op.type not in PIECES:
-            return source
-        if op not in self._pieces:
-            self._pieces[op] = piece_of(copy)
-        return self._pieces[op]
+        return piece_of(copy) if source is None and op.type in PIECES else source
 
     def bytes_of(self, t: tf.Tensor) -> int | None:
         """Bytes of a traced tensor for the static batch; None if they cannot be known."""

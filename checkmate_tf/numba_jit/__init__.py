@@ -27,6 +27,8 @@ from typing import Any, TypeVar, cast
 from numba import njit
 from numba.core.bytecode import FunctionIdentity
 
+from .interrupts import CallsToTheEnd
+
 __all__ = ["numba_jit"]
 
 log = logging.getLogger(__name__)
@@ -39,7 +41,7 @@ _BITS = 48  # of a process's number: two of thousands are hardly ever near each 
 def numba_jit(function: F) -> F:
     """Compile without holding the GIL; cached beside the source, or in the user's cache folder or NUMBA_CACHE_DIR.
 
-    If none of these can be written, the function is compiled anew in every process.
+    If none of these can be written, the function is compiled anew in every process. Ctrl-C comes after a call.
     """
     try:
         result: Any = njit(cache=True, nogil=True)(function)
@@ -48,6 +50,8 @@ def numba_jit(function: F) -> F:
     except RuntimeError as error:  # "cannot cache function ...: no locator available"
         log.info("%s; set NUMBA_CACHE_DIR to a folder that can be written to save compilation", error)
         result = njit(nogil=True)(function)
+    if hasattr(result, "signatures"):
+        result.__class__ = CallsToTheEnd
     return cast(F, result)
 
 

@@ -72,3 +72,23 @@ def test_without_compilation_functions_are_as_they_were_written(tmp_path, monkey
 def test_a_forked_process_counts_from_another_number(tmp_path):
     found = run(tmp_path, NUMBERS.replace("print(", "import os\nos.fork() and os.wait()\nprint(")).split()
     assert len(found) == len(set(found)) == 4
+
+
+COMPILED = """
+import signal, threading
+import numpy as np
+from functions import in_order
+
+threading.Timer(0.2, lambda: signal.raise_signal(signal.SIGINT)).start()
+try:
+    in_order(np.arange(10))
+except KeyboardInterrupt:
+    print("interrupted", len(in_order.signatures))
+print(in_order(np.array([2, 1])).tolist(), signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+"""
+
+
+@pytest.mark.long
+def test_compilation_comes_to_its_end(tmp_path):
+    (tmp_path / "functions.py").write_text(MODULE)
+    assert run(tmp_path, COMPILED).splitlines() == ["interrupted 1", "[1, 2] True"]

@@ -1,6 +1,9 @@
 """Values are dropped at a rising price until a sequence fits; graphs without a backward pass, solved so."""
 
 import math
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -53,6 +56,27 @@ def test_equal_seeds_give_equal_sequences():
     budget = int(0.6 * keep_all(graph).peak_bytes)
     first, again, other = (settled(graph, budget, seed=seed).sequence for seed in (1, 1, 2))
     assert first.tolist() == again.tolist() != other.tolist()
+
+
+INTERRUPTED = """
+import os, signal, threading
+from test_settle import settled, transformer
+
+graph = transformer(3)
+settled(graph, 1)
+threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+try:
+    while True:
+        settled(graph, 1, steps=2000)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_ctrl_c_while_compiled_code_runs_is_an_exception():
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], env=environment, capture_output=True, text=True)
+    assert done.stdout == "interrupted\n", done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("budget", [7, 8, 9])

@@ -490,11 +490,11 @@ def report(
 
     Exit status: 0 written, 2 bad input, 3 no schedule of a model fits the budget.
     """
-    from .console import guarded
+    from .console import guarded, is_json
     from .planned import Asked
     from .report import ReportCommand, run_report
 
-    files = [source for source in sources if source.endswith(".json")]
+    files = [source for source in sources if is_json(source)]
     planning: Planning = {
         "strategy": strategy, "costs": costs, "time_limit": time_limit, "gap": gap, "verify": verify,
     }  # fmt: skip
@@ -506,7 +506,12 @@ def report(
         for source in sources
         if source not in files
     ]  # fmt: skip
-    command = ReportCommand(files, models, budget, html, json)
+    given = {
+        "budget": budget, "batch_size": batch_size, "input_shape": input_shape, "classes": classes,
+        "optimizer": optimizer, "loss": loss, "strategy": None if strategy == "checkmate" else strategy,
+        "costs": None if costs == "profile" else costs,
+    }  # fmt: skip
+    command = ReportCommand(files, models, given, html, json)
     guarded(json, lambda: run_report(command))
 
 

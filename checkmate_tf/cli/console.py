@@ -15,7 +15,7 @@ from typing import Any
 
 import typer
 
-from ..errors import CheckmateError, InfeasibleBudgetError
+from ..errors import CheckmateError, InfeasibleBudgetError, OutputError
 from ..keras.sources import BadInput
 
 __all__ = [
@@ -24,9 +24,11 @@ __all__ = [
     "BadInput",
     "check_finite",
     "guarded",
+    "is_json",
     "prepare_tensorflow",
     "print_json",
     "progress_lines",
+    "refuse_options",
     "show_error",
     "stderr",
     "stdout",
@@ -34,20 +36,22 @@ __all__ = [
 
 BAD_INPUT, INFEASIBLE, INTERRUPTED = 2, 3, 130
 _WIDE = 140  # columns
+_MOST = 1e9  # of a number that is given: of seconds it is thirty years
 
 
 def stdout() -> Any:
-    """A rich console for results; wide where there is no terminal."""
+    """A rich console for results; wide where there is no terminal. Names of files and nodes are no markup."""
     from rich.console import Console
 
-    return Console(file=sys.stdout, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDE)
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDE
+    return Console(file=sys.stdout, width=width, markup=False)
 
 
 def stderr() -> Any:
     """A rich console for progress, notes and errors."""
     from rich.console import Console
 
-    return Console(file=sys.stderr)
+    return Console(file=sys.stderr, markup=False)
 
 
 def print_json(document: Any) -> None:
@@ -112,13 +116,16 @@ def guarded(json: bool, command: Callable[[], None]) -> None:
         if json:
             print_json({"error": {"type": type(error).__name__, "message": str(error), **_figures(error)}})
         raise typer.Exit(status) from None
+    except OSError as error:
+        show_error(OutputError(f"a file or a stream cannot be read or written: {error}"))
+        raise typer.Exit(BAD_INPUT) from None
     except KeyboardInterrupt:
-        stderr().print("[yellow]interrupted[/yellow]")
+        stderr().print("interrupted", style="yellow")
         raise typer.Exit(INTERRUPTED) from None
 
 
 def check_finite(**options: float) -> None:
-    """Refuse infinite limits, and what is no number.
+    """Refuse infinite limits, endless ones, and what is no number.
 
     Raises
     ------
@@ -126,8 +133,26 @@ def check_finite(**options: float) -> None:
         Names the option.
     """
     for name, value in options.items():
-        if not math.isfinite(value):
-            raise BadInput(f"--{name.replace('_', '-')} is {value}: give a number")
+        if not math.isfinite(value) or value > _MOST:
+            raise BadInput(f"--{name.replace('_', '-')} is {value}: give a number of at most {_MOST:.0e}")
+
+
+def is_json(source: str) -> bool:
+    """Whether a source is a graph or a result in a file, by its name; others are models."""
+    return source.lower().endswith(".json")
+
+
+def refuse_options(why: str, **given: Any) -> None:
+    """Refuse options that have no effect here: those that are not None, or were switched on.
+
+    Raises
+    ------
+    BadInput
+        Says why, and names them.
+    """
+    named = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None and value is not False]
+    if named:
+        raise BadInput(f"{why}: leave out {', '.join(named)}")
 
 
 def _figures(error: CheckmateError) -> dict[str, Any]:
@@ -150,6 +175,6 @@ def progress_lines() -> Callable[[str, float, float, str], None]:
     def tell(stage: str, done: float, total: float, text: str) -> None:
         if stage not in seen:
             seen.add(stage)
-            console.print(f"{stage} {text}".rstrip() + " ...", markup=False, highlight=False)
+            console.print(f"{stage} {text}".rstrip() + " ...", highlight=False)
 
     return tell

@@ -68,7 +68,7 @@ def run_graph(command: GraphCommand) -> None:
         runs = command.level == "op" or (command.costs == "profile" and command.profile is None)
         said = compile_if_needed(model, command.optimizer, command.loss) if runs else ""
     if said:
-        notes.print(said, highlight=False, markup=False)
+        notes.print(said, highlight=False)
     batch_size = command.batch_size
     if batch_size is None and (data is None or command.level == "layer"):
         batch_size = DEFAULT_BATCH
@@ -124,7 +124,7 @@ def _refuse_others(command: GraphCommand, what: str, more: dict[str, Any]) -> No
     if named:
         raise BadInput(f"{what} without a model: leave out {', '.join(named)}")
     if command.output is not None:
-        check_output(command.output)
+        check_output(command.output, *([] if command.dtr_log is None else [command.dtr_log]))
 
 
 def _write(command: GraphCommand, graph: Graph) -> None:
@@ -175,7 +175,7 @@ def _profiled(command: GraphCommand, model: Any, batch_size: int | None, data: A
 
         return graph_with_artifact(_traced(level, model, batch_size, "flops", data), command.profile, batch_size)
     path, table = find_profile(command.profile, level, differs_from(model))
-    notes.print(f"costs of {path}: {table.origin(batch_size)}", highlight=False, markup=False, soft_wrap=True)
+    notes.print(f"costs of {path}: {table.origin(batch_size)}", highlight=False, soft_wrap=True)
     if level == "layer":
         return graph_with_profile(_traced(level, model, batch_size, "flops", data), table, batch_size, str(path))
     from ..profiles.steps import op_costs_from
@@ -225,4 +225,4 @@ def _check(command: GraphCommand) -> None:
     if level == "layer" and (command.optimizer or command.loss):
         raise BadInput("--optimizer and --loss are for --level op: layers are read without them")
     if command.output is not None:
-        check_output(command.output)
+        check_output(command.output, command.model or "", *([] if command.profile is None else [command.profile]))

@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..units import format_bytes, parse_budget
-from .console import BadInput, check_finite, prepare_tensorflow, print_json, stderr, stdout
+from .console import (
+    BadInput,
+    check_finite,
+    is_json,
+    prepare_tensorflow,
+    print_json,
+    refuse_options,
+    stderr,
+    stdout,
+)
 
 if TYPE_CHECKING:
     from ..strategies.max_batch import MaxBatch, Probe, Verified
@@ -73,7 +82,8 @@ def run_max_batch(command: MaxBatchCommand) -> None:
     from ..largest_batch.max_batch_size import FORMS, max_batch_size
 
     overhead = parse_overhead(command.max_overhead)
-    parse_budget(command.memory)
+    if parse_budget(command.memory).size_bytes is None:
+        raise BadInput(f'--memory {command.memory!r}: give bytes or a size such as "16GB"')
     shape = parse_shape(command.input_shape)
     if command.costs != "flops":
         raise BadInput(f"--costs {command.costs!r} is unknown here: choose flops")
@@ -82,19 +92,25 @@ def run_max_batch(command: MaxBatchCommand) -> None:
     check_finite(time_limit=command.time_limit)
     notes = stderr()
     source: Any
-    if command.model.endswith(".json"):
+    if is_json(command.model):
         from ..files.graphs import read_graph
 
         if command.verify:
             raise BadInput(f"--verify trains the model for real, but {command.model!r} is a graph: give the model")
+        refuse_options(
+            f"{command.model!r} is a graph, not a model", inputs=command.inputs, input_shape=command.input_shape,
+            classes=command.classes, optimizer=command.optimizer, loss=command.loss,
+        )  # fmt: skip
         source = read_graph(Path(command.model))
     else:
+        if not command.verify:
+            refuse_options("without --verify nothing is trained", optimizer=command.optimizer, loss=command.loss)
         prepare_tensorflow()
         with notes.status("loading the model", spinner="dots"):
             source, _ = load_model(command.model, shape, command.classes)
         said = compile_if_needed(source, command.optimizer, command.loss) if command.verify else ""
         if said:
-            notes.print(said, highlight=False, markup=False)
+            notes.print(said, highlight=False)
 
     def tell(seconds: float, batch: float, bound: float, _: float) -> None:
         notes.print(f"{seconds:5.1f} s  batch {batch:.0f}, at most {bound:.0f}", highlight=False)
@@ -120,6 +136,7 @@ def run_max_batch(command: MaxBatchCommand) -> None:
                 "form": command.form,
                 "batch_size": found.batch_size,
                 "upper_bound": found.upper_bound,
+                "bound_order": "stages" if command.form != "search" else "fixed",
                 "status": found.status,
                 "peak_bytes": schedule.peak_bytes,
                 "cost": schedule.cost,
@@ -134,10 +151,11 @@ def run_max_batch(command: MaxBatchCommand) -> None:
             | _figures(verified)
         )
         return
-    proof = "proven largest" if found.status == "optimal" else f"proven: none above {found.upper_bound}"
+    proof = "none larger" if found.status == "optimal" else f"none above {found.upper_bound}"
     stdout().print(
-        f"{command.model}: batch {found.batch_size} ({proof}), {format_bytes(schedule.peak_bytes)} of "
-        f"{format_bytes(found.memory_bytes)}, {schedule.overhead:.1%} more computation, {found.seconds:.1f} s",
+        f"{command.model}: batch {found.batch_size} (proven: {proof} in the graph's order), "
+        f"{format_bytes(schedule.peak_bytes)} of {format_bytes(found.memory_bytes)}, "
+        f"{schedule.overhead:.1%} more computation, {found.seconds:.1f} s",
         highlight=False,
         soft_wrap=True,
     )
@@ -155,8 +173,6 @@ def _verify(
     command: MaxBatchCommand, found: MaxBatch, overhead: float | str, shape: tuple[int, ...] | None
 ) -> MaxBatch:
     """Try it for real, with a line for each trial and what goes on meanwhile."""
-    from rich.markup import escape
-
     from ..largest_batch.verify import Source, try_for_real
 
     notes = stderr()
@@ -164,11 +180,11 @@ def _verify(
     with notes.status(f"batch {found.batch_size}: starting", spinner="dots") as status:
 
         def tell(stage: str, done: float, total: float, text: str) -> None:
-            status.update(escape(f"{stage} {text}".rstrip()))
+            status.update(f"{stage} {text}".rstrip())
 
         def told(probe: Probe, low: int, high: int) -> None:
             line = f"batch {probe.batch_size}: {probe.ending} ({probe.seconds:.0f} s)"
-            notes.print(line, highlight=False, markup=False, soft_wrap=True)
+            notes.print(line, highlight=False, soft_wrap=True)
 
         return try_for_real(found, source, overhead, seed=command.seed, tell=tell, told=told)
 

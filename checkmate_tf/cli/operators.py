@@ -165,7 +165,7 @@ def _print(document: dict[str, Any]) -> None:
         rows.append((name, f"chosen in {count['chosen']} of {count['offered']} nodes that have it"))
     width = max(len(label) for label, _ in rows)
     for label, text in rows:
-        stdout().print(f"{label:<{width}}  {text}", highlight=False, markup=False, soft_wrap=True)
+        stdout().print(f"{label:<{width}}  {text}", highlight=False, soft_wrap=True)
 
 
 def _tell(seconds: float, cost: float, bound: float, gap: float) -> None:

@@ -64,7 +64,7 @@ def _check(command: PlanCommand) -> None:
         raise BadInput(f"--plot {str(command.plot)!r}: the name must end with {', '.join(_FORMATS)}")
     for path in (command.plot, command.save):
         if path is not None:
-            check_output(path)
+            check_output(path, command.asked.model)
 
 
 def _print(report: str) -> None:

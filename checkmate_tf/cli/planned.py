@@ -84,7 +84,7 @@ def planned(asked: Asked) -> tuple[Report, str]:
         batch_size = DEFAULT_BATCH
         notes.print(f"batch of {batch_size} samples (choose with --batch-size)", highlight=False)
     if said:
-        notes.print(said, highlight=False, markup=False)
+        notes.print(said, highlight=False)
     planning = asked.planning.copy()
     planning["progress"] = True if sys.stderr.isatty() else progress_lines()
     checkmate_tf.compile(

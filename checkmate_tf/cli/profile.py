@@ -105,7 +105,7 @@ def run_profile(command: ProfileCommand) -> None:
             model, data = load_model(command.model, shape, command.classes)
             said = compile_if_needed(model, command.optimizer, command.loss)
         if said:
-            notes.print(said, highlight=False, markup=False)
+            notes.print(said, highlight=False)
         try:
             with progress_bars(True if sys.stderr.isatty() else progress_lines()) as tell:
                 table, path = profile_model(
@@ -181,7 +181,6 @@ def _print(document: dict[str, Any]) -> None:
         f"{document['model']}, {document['precision']}, {document['nodes']} nodes at {document['level']} level on "
         f"{document['device']}",
         highlight=False,
-        markup=False,
         soft_wrap=True,
     )
     console.print(f"all nodes together, {sums}", highlight=False, soft_wrap=True)
@@ -201,4 +200,4 @@ def _print(document: dict[str, Any]) -> None:
             highlight=False,
             soft_wrap=True,
         )
-    console.print(f"written to {document['file']}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"written to {document['file']}", highlight=False, soft_wrap=True)

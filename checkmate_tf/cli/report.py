@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..files.graphs import GRAPH_FORMAT, graph_from_dict
 from ..files.jsonfile import check_output, write_text
 from ..files.results import RESULT_FORMAT
-from .console import BadInput, print_json, stderr, stdout
+from .console import BadInput, print_json, refuse_options, stderr, stdout
 from .planned import Asked, check_asked, planned
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ __all__ = ["ReportCommand", "run_report"]
 
 @dataclass(frozen=True)
 class ReportCommand:
-    """The arguments of the command, as typed; `budget` is None if it was not given."""
+    """The arguments of the command, as typed; of `given`, what models are planned with, None was not given."""
 
     files: Sequence[str]
     models: Sequence[Asked]
-    budget: str | None
+    given: Mapping[str, Any]
     html: Path
     json: bool
 
@@ -40,9 +40,10 @@ def run_report(command: ReportCommand) -> None:
     CheckmateError
         For bad input; nothing is written then.
     """
-    check_output(command.html)
-    if command.budget is not None and not command.models:
-        raise BadInput("--budget is for models; solve a graph with checkmate-tf solve, and give its result after it")
+    check_output(command.html, *command.files, *(asked.model for asked in command.models))
+    if not command.models:
+        why = "only models are planned; solve a graph with checkmate-tf solve, and give its result after it"
+        refuse_options(why, **command.given)
     for asked in command.models:
         check_asked(asked)
     graphs = _read(command.files)

@@ -120,7 +120,7 @@ def _check(command: SolveCommand) -> int | None:
         raise BadInput(f"--order {command.order!r} is unknown: choose one of {', '.join(ORDERS)}")
     check_finite(time_limit=command.time_limit, gap=command.gap)
     if command.output is not None:
-        check_output(command.output)
+        check_output(command.output, command.graph)
     if command.memory_limit is None:
         return None
     return _memory_limit(command.memory_limit)
@@ -149,7 +149,7 @@ def _progress() -> Iterator[Callable[[float, float, float, float], None]]:
         nonlocal due
         if seconds >= due:
             due = max(1.0, 2 * seconds)
-            console.print(_line(seconds, cost, bound, gap), markup=False, highlight=False, soft_wrap=True)
+            console.print(_line(seconds, cost, bound, gap), highlight=False, soft_wrap=True)
 
     yield tell
 

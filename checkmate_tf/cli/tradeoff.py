@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from ..files.jsonfile import check_output
-from .console import BadInput, check_finite, prepare_tensorflow, print_json, stderr, stdout
+from .console import (
+    BadInput,
+    check_finite,
+    is_json,
+    prepare_tensorflow,
+    print_json,
+    refuse_options,
+    stderr,
+    stdout,
+)
 from .planned import DEFAULT_BATCH
 
 __all__ = ["TradeoffCommand", "run_tradeoff"]
@@ -50,7 +59,7 @@ def run_tradeoff(command: TradeoffCommand) -> None:
         raise BadInput(f"--costs {command.costs!r} is unknown: choose one of {', '.join(COST_MODELS)}")
     check_finite(time_limit=command.time_limit, gap=command.gap)
     if command.plot is not None:
-        check_output(command.plot)
+        check_output(command.plot, command.model)
     source, more = _source(command, shape)
     notes = stderr()
     with notes.status("the least budget", spinner="dots") as status:
@@ -72,14 +81,19 @@ def run_tradeoff(command: TradeoffCommand) -> None:
     if command.json:
         print_json(found.to_dict() | {"model": command.model})
         return
-    stdout().print(str(found), highlight=False, markup=False, soft_wrap=True)
+    stdout().print(str(found), highlight=False, soft_wrap=True)
 
 
 def _source(command: TradeoffCommand, shape: tuple[int, ...] | None) -> tuple[Any, dict[str, Any]]:
     """The model or graph, and the arguments that only one of the two takes."""
-    if command.model.endswith(".json"):
+    if is_json(command.model):
         from ..files.graphs import read_graph
 
+        refuse_options(
+            f"{command.model!r} is a graph, not a model", input_shape=command.input_shape, classes=command.classes,
+            optimizer=command.optimizer, loss=command.loss,
+            costs=None if command.costs == "profile" else command.costs,
+        )  # fmt: skip
         return read_graph(Path(command.model)), {"batch_size": command.batch_size}
     from ..keras.sources import compile_if_needed, load_model
 
@@ -89,6 +103,6 @@ def _source(command: TradeoffCommand, shape: tuple[int, ...] | None) -> tuple[An
         model, data = load_model(command.model, shape, command.classes)
     said = compile_if_needed(model, command.optimizer, command.loss)
     if said:
-        notes.print(said, highlight=False, markup=False)
+        notes.print(said, highlight=False)
     batch = command.batch_size if data is not None else command.batch_size or DEFAULT_BATCH
     return model, {"batch_size": batch, "data": data, "costs": command.costs}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -16,7 +16,7 @@ from ..evaluator import COST_TOLERANCE, Evaluation, evaluate
 from ..graph import Graph
 from ..statements import ALLOCATE, COMPUTE, DEALLOCATE, Statement, reads_of
 from .jsonfile import FieldCheck, read_json
-from .results import BOUND_ORDERS, RESULT_FORMAT
+from .results import BOUND_ORDERS, NO_PLAN, RESULT_FORMAT
 
 __all__ = ["Answer", "ScheduleFields", "answer_from_dict", "load_json"]
 
@@ -65,7 +65,7 @@ class Answer:
 
     @property
     def disagreements(self) -> list[str]:
-        """In words: where the replay does not give what the answer claims."""
+        """In words: where the replay does not give what the answer claims, or what it claims cannot be."""
         if self.replayed is None:
             return []
         found = []
@@ -78,10 +78,23 @@ class Answer:
             claim = self.claims[field]
             if claim is not None and not math.isclose(claim, value, rel_tol=COST_TOLERANCE):
                 found.append(f"{field} is claimed to be {claim:.10g}, and is {value:.10g}")
-        budget = self.claims["budget_bytes"]
-        if budget is not None and self.replayed.peak_bytes > budget:
-            found.append(f"the plan needs {self.replayed.peak_bytes} bytes, which is above its budget of {budget:.0f}")
-        return found
+        return [*found, *self._impossible(self.replayed.cost, self.replayed.peak_bytes)]
+
+    def _impossible(self, cost: float, peak_bytes: int) -> Iterator[str]:
+        """What cannot be said of a plan of this cost and peak."""
+        budget, least, bound, gap = (
+            self.claims[field] for field in ("budget_bytes", "minimum_budget_bytes", "lower_bound", "gap")
+        )
+        if budget is not None and peak_bytes > budget:
+            yield f"the plan needs {peak_bytes} bytes, which is above its budget of {budget:.0f}"
+        if least is not None and least > peak_bytes:
+            yield f"{least:.0f} bytes are claimed to be the least budget that will do, and the plan needs {peak_bytes}"
+        if bound is not None and bound > cost * (1 + COST_TOLERANCE):
+            yield f"no plan is claimed to cost less than {bound:.10g}, and this one costs {cost:.10g}"
+        if gap is not None and gap < 0:
+            yield f"the gap is claimed to be {gap:.3g}, and cannot be below 0"
+        if self.claims["status"] in NO_PLAN:
+            yield f'the status is claimed to be "{self.claims["status"]}", and there is a plan'
 
 
 def load_json(path: str | os.PathLike[str]) -> Any:

@@ -22,7 +22,6 @@ As a graph:
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -35,7 +34,7 @@ from ..errors import GraphError, show_value
 from ..graph import BACKWARD, FORWARD, Graph, after_all_below
 from ..units import MOST_BYTES
 from .jsonfile import MOST_BYTES as MOST_FILE_BYTES
-from .jsonfile import FieldCheck
+from .jsonfile import FieldCheck, parse_json
 
 __all__ = ["read_dtr_log"]
 
@@ -104,9 +103,9 @@ def _lines(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any]]]
 
 def _instruction(row: str, where: str) -> dict[str, Any]:
     try:
-        line = json.loads(row)
-    except (ValueError, RecursionError):
-        raise GraphError(f"{where} is not JSON: {show_value(row.strip())}; {_ADVICE}") from None
+        line = parse_json(row)
+    except (ValueError, RecursionError) as error:
+        raise GraphError(f"{where} is not JSON: {show_value(row.strip())} ({error}); {_ADVICE}") from None
     _CHECK.fields(line, where, ("INSTRUCTION",))
     name = line["INSTRUCTION"]
     if not isinstance(name, str) or name not in _FIELDS:

@@ -22,6 +22,7 @@ __all__ = [
     "MOST_BYTES",
     "FieldCheck",
     "check_output",
+    "parse_json",
     "read_json",
     "to_json",
     "write_bytes",
@@ -62,11 +63,24 @@ def read_json(
     if len(content) > most_bytes:
         raise error(f"{source} has more than {most_bytes:,} bytes, the most that is read; {advice}")
     try:
-        return json.loads(content, object_pairs_hook=_object, parse_constant=_no_constant)
+        return parse_json(content)
     except RecursionError:
         raise error(f"{source} is nested too deeply; {advice}") from None
     except ValueError as why:  # not JSON, or not text
         raise error(f"{source} is not JSON: {why}; {advice}") from None
+
+
+def parse_json(content: str | bytes) -> Any:
+    """The values in a text.
+
+    Raises
+    ------
+    ValueError
+        If it is not JSON, or not text. Also if a field is twice in an object, or a number is none.
+    RecursionError
+        If it is nested too deeply.
+    """
+    return json.loads(content, object_pairs_hook=_object, parse_constant=_no_constant)
 
 
 def _read(file: BinaryIO, most: int) -> bytes:
@@ -191,13 +205,19 @@ def _nearest(field: str, known: tuple[str, ...]) -> str:
     return next(iter(difflib.get_close_matches(field, known, 1, 0.8)), "")
 
 
-def check_output(path: str | os.PathLike[str]) -> Path:
+def check_output(path: str | os.PathLike[str], *inputs: str | os.PathLike[str]) -> Path:
     """Where a file will be written, links followed; ask before work that takes long.
+
+    Parameters
+    ----------
+    path : path
+    *inputs : path
+        Files that are read: none of them is written over.
 
     Raises
     ------
     OutputError
-        If the folder is missing or cannot be written, or the path is something else than a file.
+        If the folder is missing or cannot be written, or the path is something else than a file, or an input.
     """
     target = Path(path)
     folder = target.parent
@@ -208,6 +228,8 @@ def check_output(path: str | os.PathLike[str]) -> Path:
             raise OutputError(f"{str(path)!r} cannot be written: it is not a file; give the name of a file")
         if not os.access(folder, os.W_OK | os.X_OK):
             raise OutputError(f"{str(path)!r} cannot be written: no files may be made in {str(folder)!r}")
+        if target.exists() and any(os.path.exists(each) and target.samefile(each) for each in inputs):
+            raise OutputError(f"{str(path)!r} is read, too, and would be lost; give another name for what is written")
         return target.resolve()
     except OutputError:
         raise

@@ -28,7 +28,7 @@ from ..evaluator import Evaluation
 from ..graph import Graph
 from ..statements import COMPUTE, DEALLOCATE, Statement
 
-__all__ = ["BOUND_ORDERS", "RESULT_FORMAT", "Answering", "infeasible_result", "result_to_dict"]
+__all__ = ["BOUND_ORDERS", "NO_PLAN", "RESULT_FORMAT", "Answering", "infeasible_result", "result_to_dict"]
 
 RESULT_FORMAT = "checkmate-result/1"
 
@@ -38,6 +38,9 @@ BOUND_ORDERS = {
     "free": "in any order",
 }
 """What a bound may be about, in words."""
+
+NO_PLAN = ("infeasible", "unknown")
+"""What an answer without a plan may say of its status."""
 
 
 class Answering(Protocol):

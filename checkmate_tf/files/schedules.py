@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import PlanError, show_value
-from ..evaluator import CLOSED_GAP, COST_TOLERANCE
+from ..evaluator import CLOSED_GAP
 from ..graph import Graph
 from .answers import ScheduleFields, answer_from_dict
 from .jsonfile import read_json, write_json
@@ -138,8 +138,6 @@ def schedule_fields(data: Any, graph: Graph, source: str = "schedule") -> Schedu
     if answer.disagreements:
         raise PlanError(f"{source} is damaged: {answer.disagreements[0]}; {_HOW}")
     fields, cost = answer.fields, answer.replayed.cost
-    if fields["lower_bound"] > cost * (1 + COST_TOLERANCE):
-        raise PlanError(f"{source} is damaged: its lower_bound is above its cost, {cost:.10g}; {_HOW}")
     lower = min(fields["lower_bound"], cost)
     closed = cost - max(lower, graph.base_cost) <= CLOSED_GAP * cost
     return {

@@ -46,7 +46,7 @@ def max_batch_size(
     verify: bool = False,
     form: str = "search",
 ) -> MaxBatch:
-    """The largest batch that trains in `memory` at a bounded cost, and a proven upper bound on it.
+    """The largest batch that trains in `memory` at a bounded cost in the graph's order, and a proven upper bound on it.
 
     Parameters
     ----------

@@ -26,6 +26,7 @@ from .search.minimum_budget import minimum_budget, proven_minimum
 __all__ = ["Offer", "Tradeoff", "tradeoff"]
 
 _LEAST_SHARE = 0.2  # of the time: to look for the least budget
+_LEAST_SECONDS = 2.0  # or so long: in a new process compiled code is loaded first
 _NOTHING = 1e-3  # of the step's cost: less than this is no knee worth naming
 
 
@@ -207,7 +208,7 @@ def tradeoff(
 
     Notes
     -----
-    Of the time, a fifth is for the least budget. Each of the others gets an equal part of what is left.
+    Of the time, a fifth is for the least budget, or two seconds. Each of the others gets an equal part of what is left.
     """
     if budgets < 2:
         raise BudgetError(f"{budgets} budgets: give at least 2, the plain peak and the least")
@@ -217,7 +218,8 @@ def tradeoff(
     plain = keep_all(graph)
     tell(0, budgets, "the least budget")
     impossible = proven_minimum(graph, options.order)[0]
-    least = minimum_budget(graph, _LEAST_SHARE * options.time_limit)[1]
+    seconds = max(_LEAST_SHARE * options.time_limit, min(_LEAST_SECONDS, 0.5 * options.time_limit))
+    least = minimum_budget(graph, seconds)[1]
     sizes = [int(size) for size in np.linspace(plain.peak_bytes, min(least, plain.peak_bytes), budgets)]
     sizes = sorted(set(sizes), reverse=True)
     solved: list[tuple[int, Schedule | None, float]] = []

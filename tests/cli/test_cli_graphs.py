@@ -96,6 +96,21 @@ def test_bad_options_are_status_2(path, options, says):
     assert_refused(invoke("solve", path, "--budget", 8, *options), says)
 
 
+def test_a_graph_is_not_written_over(path):
+    before = path.read_text()
+    assert_refused(invoke("solve", path, "--budget", 8, "--output", path), "is read, too, and would be lost")
+    assert_refused(invoke("report", path, "--html", path), "is read, too, and would be lost")
+    assert path.read_text() == before
+
+
+def test_a_full_standard_output_is_told_of(path):
+    command = [sys.executable, "-m", "checkmate_tf", "solve", path, "--budget", "100%"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert "No space left on device" in flat(done.stderr) and "Traceback" not in done.stderr
+
+
 def test_a_bad_graph_is_status_2_and_json_says_why(tmp_path):
     path = tmp_path / "bad.json"
     path.write_text(json.dumps(document(node(inputs=[0]))))

@@ -56,6 +56,7 @@ def test_a_model_as_json(tmp_path):
     (("--input-shape", "big"), "input-shape"),
     (("--gap", "inf"), "--gap is inf: give a number"),
     (("--plot", "/dev/null/curve.png"), "/dev/null"),
+    (("--optimizer", "sgd", "--costs", "flops"), "is a graph, not a model: leave out --optimizer, --costs"),
 ])  # fmt: skip
 def test_bad_input(graph, options, text):
     done = invoke("tradeoff", graph, *options)

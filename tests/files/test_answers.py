@@ -31,6 +31,20 @@ def test_a_late_deallocation_counts():
     assert any("peak_bytes is claimed" in line for line in found.disagreements)
 
 
+@pytest.mark.parametrize(
+    ("claim", "says"),
+    [
+        ({"lower_bound": 1e9}, "no plan is claimed to cost less than 1000000000"),
+        ({"gap": -3}, "the gap is claimed to be -3"),
+        ({"status": "infeasible"}, 'the status is claimed to be "infeasible", and there is a plan'),
+        ({"minimum_budget_bytes": 10**9}, "1000000000 bytes are claimed to be the least budget that will do"),
+    ],
+)
+def test_what_cannot_be_is_told_of(claim, says):
+    graph = chain(4)
+    assert any(says in line for line in answer_from_dict(answer(graph) | claim, graph).disagreements)
+
+
 def test_an_answer_without_a_plan():
     graph = chain(4)
     none = dict.fromkeys(("plan", "cost", "peak_bytes", "lower_bound", "gap"))

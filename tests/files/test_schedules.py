@@ -134,7 +134,7 @@ def test_it_is_kept_which_order_the_bound_is_about():
         ({"peak_bytes": 1}, "peak_bytes is claimed"),
         ({"cost": 12.0}, "cost is claimed"),
         ({"budget_bytes": 3}, "above its budget"),
-        ({"lower_bound": 13.5}, "lower_bound is above its cost"),
+        ({"lower_bound": 13.5}, "no plan is claimed to cost less than 13.5"),
         ({"plan": None, "status": "infeasible"}, "has no plan"),
         ({"plan": [["compute", 0]]}, "never computed"),
         ({"plan": [["compute", 8]]}, "is not in memory"),

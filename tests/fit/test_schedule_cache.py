@@ -141,7 +141,7 @@ def test_an_entry_that_was_changed_is_ignored(old, new, caplog):
         (lambda d: d.update(request=3), "another question"),
         (lambda d: d.update(plan=d["plan"][:-1] + [["compute", 9]]), "with a node i from 0 to 8"),
         (lambda d: d.update(plan=d["plan"][1:]), "not in memory"),
-        (lambda d: d.update(lower_bound=13.5), "above its cost"),
+        (lambda d: d.update(lower_bound=13.5), "claimed to cost less"),
         (lambda d: d["graph"].update(sizes="0" * 32), "sizes differs"),
     ],
 )

@@ -185,7 +185,8 @@ def test_bad_input_ends_with_status_2_and_writes_nothing(files, tmp_path):
         ([result], "is a result; give its graph before it"),
         ([other], "is neither a graph nor a result: its format is 'something'"),
         ([tmp_path / "none.json"], "cannot be read"),
-        ([graph, "--budget", "50%"], "--budget is for models"),
+        ([graph, "--budget", "50%", "--costs", "flops"], "only models are planned"),
+        ([graph, "--budget", "50%", "--costs", "flops"], "leave out --budget, --costs"),
         (["NoSuchNet", "--budget", "7 apples"], "cannot be read"),
         (["NoSuchNet", "--strategy", "none"], "--strategy 'none' is unknown"),
     ):

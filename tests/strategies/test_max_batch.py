@@ -15,11 +15,13 @@ import checkmate_tf
 from checkmate_tf.cli import app
 from checkmate_tf.errors import BudgetError, CostError, InfeasibleBudgetError
 from checkmate_tf.files.graphs import write_graph
+from checkmate_tf.graph import FORWARD, Graph
 from checkmate_tf.largest_batch.max_batch_size import max_batch_size
 from checkmate_tf.schedule import keep_all
 from checkmate_tf.strategies import SolveOptions
 from checkmate_tf.strategies.max_batch import cost_limit, max_batch
-from checkmate_tf.strategies.max_batch.scaling import scaled
+from checkmate_tf.strategies.max_batch.scaling import MOST_BATCH, scaled
+from checkmate_tf.strategies.search.minimum_budget import proven_minimum
 
 
 def least_peak(graph, limit):
@@ -91,6 +93,42 @@ def test_bad_input():
         max_batch(graph, 100, fixed_bytes=11)
     with pytest.raises(BudgetError):
         max_batch_size(graph, "60%")
+
+
+def test_nothing_fits_below_what_no_batch_changes():
+    """Also where samples take nothing, and so any number of them might fit."""
+    graph = replace(chain(2), sizes=np.zeros(5, np.int64), constant_bytes=100)
+    with pytest.raises(InfeasibleBudgetError, match="one sample needs"):
+        max_batch(graph, 50, options=SolveOptions(time_limit=1.0))
+    assert max_batch(graph, 100, options=SolveOptions(time_limit=1.0)).batch_size == MOST_BATCH
+
+
+@pytest.mark.parametrize("column", [{"held": 2**50}, {"workspace": -(2**50)}, {"costs": 1e303}])
+def test_batches_end_where_numbers_do(column):
+    [(name, value)] = column.items()
+    graph = chain(2)
+    given = np.array(getattr(graph, name))
+    given[1] = value
+    graph = replace(graph, sizes=np.zeros(5, np.int64) + (2**50 if name == "workspace" else 0), **{name: given})
+    found = max_batch(graph, 2**53, options=SolveOptions(time_limit=1.0))
+    batch = found.schedule.graph
+    assert 1 <= found.batch_size < MOST_BATCH and np.isfinite(found.max_cost)
+    assert getattr(batch, name)[1] == found.batch_size * value
+
+
+def test_bounds_are_whole_bytes():
+    one = Graph("one", ["a"], np.array([FORWARD]), np.ones(1), np.full(1, 1000), [[]])
+    found = max_batch(one, 10**10 - 1, options=SolveOptions(time_limit=1.0))
+    assert found.batch_size == found.upper_bound
+
+
+def test_a_best_schedule_is_no_proof(monkeypatch):
+    graph = resnet(6)
+    low, plain = proven_minimum(graph)[0], keep_all(graph).peak_bytes
+    monkeypatch.setitem(max_batch.__globals__, "search", lambda *_: iter(()))
+    with pytest.raises(InfeasibleBudgetError, match="may need less, but the best schedule") as error:
+        max_batch(graph, (low + plain) // 2, options=SolveOptions(time_limit=0.3))
+    assert not error.value.proven
 
 
 @pytest.mark.parametrize("costs", ["v100", "true", [1.0, 2.0]])

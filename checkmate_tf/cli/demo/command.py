@@ -84,7 +84,7 @@ def run_demo(output: Path, quick: bool, json: bool) -> None:
     begun = time.perf_counter()
     console = stderr()
     images = f"{run.batch_size} images of {run.image_size} x {run.image_size}"
-    console.print(f"[bold]{run.model}[/bold], {run.steps} steps of {images}: handwritten digits", highlight=False)
+    console.print(f"{run.model}, {run.steps} steps of {images}: handwritten digits", highlight=False)
     with _progress(console) as follow:
         reference = _train(run, None, follow("1  plain, no limit"), output / "plain.log")
         if reference.result is None:
@@ -98,12 +98,12 @@ def run_demo(output: Path, quick: bool, json: bool) -> None:
             highlight=False,
         )
         plain = _train(run, limit_mib, follow("2  plain, under the limit"), output / "plain-limited.log")
-        console.print(f"plain under the limit: {_ending(plain)}", highlight=False, markup=False)
+        console.print(f"plain under the limit: {_ending(plain)}", highlight=False)
         for number, room in enumerate(ROOMS):
             wanted = replace(run, budget_bytes=int(room * budget))
             name = f"3  compiled, under the limit, budget {format_bytes(room * budget)}"
             compiled = _train(wanted, limit_mib, follow(name), output / f"compiled-{number + 1}.log")
-            console.print(f"compiled under the limit: {_ending(compiled)}", highlight=False, markup=False)
+            console.print(f"compiled under the limit: {_ending(compiled)}", highlight=False)
             if not compiled.out_of_memory:
                 break
         budget = wanted.budget_bytes or budget
@@ -164,7 +164,7 @@ class _progress:  # noqa: N801 - reads as a context
                 if stage != last[0]:
                     last[0] = stage
                     line = f"{name}: {stage} {text}".rstrip()
-                    self.console.print(line, highlight=False, markup=False)
+                    self.console.print(line, highlight=False)
 
             return tell
         bars = self.bars
@@ -241,7 +241,7 @@ def _show(demo: Demo) -> None:
         )
     out = stdout()
     out.print(table)
-    print_line = lambda text: out.print(text, highlight=False, markup=False, soft_wrap=True)  # noqa: E731
+    print_line = lambda text: out.print(text, highlight=False, soft_wrap=True)  # noqa: E731
     difference = demo.loss_difference
     if difference is not None and demo.compiled.result is not None:
         print_line(

@@ -13,6 +13,7 @@ at budgets between what is known and what is not ruled out.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 
@@ -26,7 +27,7 @@ from ..options import SolveOptions
 from ..programs.bound_process import BoundProcess
 from ..search.minimum_budget import proven_minimum
 from ..search.search import KeepSet, search
-from .scaling import MOST_BATCH, cost_limit, one_sample, samples, scaled, too_small
+from .scaling import cost_limit, most_batch, one_sample, samples, scaled, too_small
 from .values import MaxBatch
 
 __all__ = ["max_batch"]
@@ -34,6 +35,7 @@ __all__ = ["max_batch"]
 log = logging.getLogger(__name__)
 
 _SLICE = 1.5  # seconds of search at one budget, at first
+_FEASIBLE = 1e-9  # of a bound: what floating point may add to it
 
 
 def max_batch(
@@ -43,7 +45,7 @@ def max_batch(
     fixed_bytes: int | None = None,
     options: SolveOptions | None = None,
 ) -> MaxBatch:
-    """The largest batch whose training step fits a memory at a bounded cost.
+    """The largest batch whose training step fits a memory at a bounded cost, in the graph's order.
 
     Parameters
     ----------
@@ -79,7 +81,7 @@ def max_batch(
     schedule = Schedule(
         scaled(graph, b, fixed), chase.sequence, strategy="checkmate", solver="eviction search; GLOP, HiGHS",
         budget_bytes=memory_bytes, lower_bound=graph.base_cost * b, seconds=seconds,
-        status="optimal" if b >= chase.upper else "feasible",
+        status="optimal" if len(chase.sequence) == len(graph) else "feasible",
     )  # fmt: skip
     log.info("batch %d, at most %d, %.1f s", b, chase.upper, seconds)
     return MaxBatch(b, chase.upper, schedule, memory_bytes, fixed, limit * b, seconds)
@@ -92,36 +94,37 @@ class _Chase:
         self.graph, self.room, self.limit, self.options, self.begun = graph, room, limit, options, begun
         self.sequence: NDArray[np.int64] = np.arange(len(graph))
         self.peak = keep_all(graph).peak_bytes
-        self.least = float(proven_minimum(graph)[0])
+        self.least = proven_minimum(graph)[0]
+        self.most = most_batch(graph)
         self.sets: list[KeepSet] = []
         self.told = -np.inf
 
     @property
     def batch(self) -> int:
-        return samples(self.room, self.peak)
+        return samples(self.room, self.peak, self.most)
 
     @property
     def upper(self) -> int:
-        return max(self.batch, samples(self.room, self.least * (1 - 1e-9)))
+        return max(self.batch, samples(self.room, self.least, self.most))
 
     def run(self) -> None:
         options = self.options
         if self.batch >= self.upper:
             return
         with BoundProcess(self.graph, 0, options.time_limit, options.memory_limit, self.limit) as process:
-            patience, failed = _SLICE, 0.0  # failed: the highest peak that the search did not reach
+            patience, failed = _SLICE, 0  # failed: the highest peak that the search did not reach
             try:
                 while self._elapsed() < options.time_limit and self.batch < self.upper:
                     low = max(self.least, failed)
-                    target = int(np.sqrt(low * self.peak)) if self.peak > 1.002 * low else int(low)
+                    target = int(np.sqrt(low * self.peak)) if self.peak > 1.002 * low else low
                     # What lets one sample more in is the least that is worth looking for.
-                    target = min(target, self.room // (self.batch + 1)) if self.batch < MOST_BATCH else target
+                    target = min(target, self.room // (self.batch + 1)) if self.batch < self.most else target
                     if self._search(target, patience, process):
                         continue
                     if target <= self.least * 1.0005 or target >= self.room // (self.batch + 1):
-                        failed, patience = 0.0, 2 * patience
+                        failed, patience = 0, 2 * patience
                     else:
-                        failed = float(target)
+                        failed = target
             except KeyboardInterrupt:
                 log.warning("interrupted: going on with the best schedule so far")
 
@@ -153,7 +156,7 @@ class _Chase:
 
     def _listen(self, process: BoundProcess) -> None:
         for news in process.news():
-            self.least = max(self.least, float(news["cost"]))
+            self.least = max(self.least, math.ceil(float(news["cost"]) * (1 - _FEASIBLE)))  # peaks are whole bytes
             if news["kept"]:
                 self.sets.append(KeepSet(np.array(news["boundaries"]), np.array(news["kept"])))
         progress: Callable[[float, float, float, float], None] | None = self.options.progress

@@ -40,7 +40,7 @@ from ...solvers.tolerances import FEASIBLE, MARGIN
 from ..options import SolveOptions
 from ..programs.formulation import Formulation, problem9
 from ..search.minimum_budget import proven_minimum
-from .scaling import cost_limit, one_sample, samples, scaled, too_small
+from .scaling import cost_limit, most_batch, one_sample, samples, scaled, too_small
 from .values import MaxBatch
 
 __all__ = ["max_batch_linear", "max_batch_quadratic"]
@@ -117,6 +117,10 @@ class _Task:
     def room(self) -> int:
         return self.memory - self.fixed
 
+    @property
+    def most(self) -> int:
+        return most_batch(self.one)
+
 
 @dataclass(frozen=True, eq=False)
 class _Program:
@@ -148,7 +152,7 @@ def _run(task: _Task, build: _Build) -> MaxBatch:
     if build is _quadratic:
         _check_licence(one)
     solver = "none needed"
-    if samples(room, least) > samples(room, best.peak_bytes):
+    if samples(room, least, task.most) > samples(room, best.peak_bytes, task.most):
         program = problem9(one, best.peak_bytes, integral=options.solver == "cp-sat")
         first, solver = math.inf, ""
         for limit in (task.limit, task.limit * (1 - MARGIN)):
@@ -173,7 +177,7 @@ def _solve(task: _Task, extended: _Program, program: Formulation, plain: Schedul
     def told(_: float, objective: float, bound: float) -> None:
         if options.progress is None:
             return
-        batch, upper = (samples(task.room, extended.peak(value)) for value in (objective, bound))
+        batch, upper = (samples(task.room, extended.peak(value), task.most) for value in (objective, bound))
         options.progress(time.perf_counter() - task.begun, batch, upper, upper / max(batch, 1) - 1)
 
     left = max(0.1, options.time_limit - (time.perf_counter() - task.begun))
@@ -198,15 +202,15 @@ def _schedule(program: Formulation, solution: Solution) -> Schedule | None:
 
 
 def _result(task: _Task, best: Schedule, least: float, solver: str) -> MaxBatch:
-    batch = samples(task.room, best.peak_bytes)
-    upper = max(batch, samples(task.room, least) if least < math.inf else 0)
+    batch = samples(task.room, best.peak_bytes, task.most)
+    upper = max(batch, samples(task.room, least, task.most) if least < math.inf else 0)
     if batch < 1:
         low = proven_minimum(task.one)[0]
         raise too_small(task.memory, task.fixed, best.peak_bytes, proven=samples(task.room, low) < 1)
     seconds = time.perf_counter() - task.begun
     schedule = Schedule(
         scaled(task.graph, batch, task.fixed), best.sequence, strategy="milp", solver=solver,
-        status="optimal" if batch >= upper else "feasible", budget_bytes=task.memory,
+        status="optimal" if len(best.sequence) == len(best.graph) else "feasible", budget_bytes=task.memory,
         lower_bound=task.graph.base_cost * batch, seconds=seconds,
     )  # fmt: skip
     return MaxBatch(batch, upper, schedule, task.memory, task.fixed, task.limit * batch, seconds)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import numpy as np
 
 from ...errors import BudgetError, CostError, InfeasibleBudgetError
 from ...graph import BACKWARD, Graph
-from ...units import format_bytes
+from ...units import MOST_BYTES, format_bytes
 
-__all__ = ["MOST_BATCH", "cost_limit", "one_sample", "samples", "scaled", "too_small"]
+__all__ = ["MOST_BATCH", "cost_limit", "most_batch", "one_sample", "samples", "scaled", "too_small"]
 
 MOST_BATCH = 10**9
 """The largest batch that is ever given as an answer: samples of no bytes fit in any number."""
@@ -67,16 +68,27 @@ def one_sample(graph: Graph, fixed_bytes: int | None) -> tuple[Graph, int]:
     return replace(graph, constant_bytes=graph.constant_bytes - fixed), fixed
 
 
-def samples(room_bytes: int, peak_bytes: float) -> int:
-    """How many samples of this peak fit."""
-    return max(0, int(min(room_bytes // peak_bytes if peak_bytes > 0 else MOST_BATCH, MOST_BATCH)))
+def most_batch(one: Graph) -> int:
+    """The largest batch whose graph has bytes and costs that are numbers still: at least 1, at most `MOST_BATCH`."""
+    columns = (one.sizes, np.abs(one.workspace), one.held)
+    bytes_all = one.constant_bytes + sum(int(column.sum()) for column in columns)
+    by_cost = sys.float_info.max / 4 / max(one.base_cost, 1.0)  # a limit may be twice the cost
+    return int(max(1, min(MOST_BATCH, MOST_BYTES // max(bytes_all, 1), by_cost)))
+
+
+def samples(room_bytes: int, peak_bytes: float, most: int = MOST_BATCH) -> int:
+    """How many samples of this peak fit, up to so many."""
+    if room_bytes < 0:
+        return 0
+    return int(min(room_bytes // peak_bytes if peak_bytes > 0 else most, most))
 
 
 def too_small(memory_bytes: int, fixed_bytes: int, peak_bytes: int, proven: bool) -> InfeasibleBudgetError:
     """The error where not even one sample fits; `peak_bytes` is the least known for one."""
     least = fixed_bytes + peak_bytes
+    needs = "needs" if proven else "may need less, but the best schedule that was found for it needs"
     return InfeasibleBudgetError(
-        f"one sample needs {format_bytes(least)} at this cost ({format_bytes(fixed_bytes)} of it for any batch), but "
+        f"one sample {needs} {format_bytes(least)} at this cost ({format_bytes(fixed_bytes)} of it for any batch), and "
         f"the memory is {format_bytes(memory_bytes)}; give more memory, or allow more recomputation",
         memory_bytes,
         least,

@@ -74,7 +74,8 @@ class MaxBatch:
     ----------
     batch_size : int
     upper_bound : int
-        Proven: no schedule within the cost limit trains more samples; in the forms of problem (9), none in its stages.
+        Proven: no schedule in the graph's order and within the cost limit trains more samples; in the forms of problem
+        (9), none in its stages. In another order more may fit.
     schedule : Schedule
         The schedule for that batch. Its graph has the sizes and costs of `batch_size` samples.
     memory_bytes : int

@@ -33,7 +33,6 @@ sums of two (see `trace.rewrites.sums`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -50,6 +49,7 @@ from ..trace.program import Program
 from ..trace.rewrites.sums import grappler_sorts
 from ..trace.sizes.folded import computed_in_each_step
 from ..trace.sizes.loops import LOOPS, copy_functions
+from .barriers import BIAS, FUSED_WITH_BIAS, Barriers
 from .ordering import Order, Strict, needed_waits
 from .stand_in import StandIns
 
@@ -58,10 +58,6 @@ __all__ = ["Copies", "Emission", "emit"]
 Copies: TypeAlias = Mapping[tf.Operation, Sequence[tf.Operation]]
 """Of each traced operation those that were emitted for it, in order."""
 
-_BIAS = "BiasAddGrad"
-_FUSED_WITH_BIAS = frozenset(
-    {"Conv2DBackpropFilter", "Conv3DBackpropFilterV2", "DepthwiseConv2dNativeBackpropFilter", "MatMul"}
-)
 _CAPTURED = 256  # elements: smaller ones become constants where they are captured
 _CONCATENATES = "ConcatV2"
 
@@ -117,14 +113,6 @@ def emit(
     return outputs
 
 
-@dataclass(frozen=True, eq=False)
-class _Unfused:
-    """A copy of BiasAddGrad, and what it may still be fused with. To wait for it now could be a cycle."""
-
-    copy: tf.Operation
-    to_come: set[tf.Operation]
-
-
 class Emission:
     """State of one emission: the newest copy of everything emitted so far."""
 
@@ -154,12 +142,8 @@ class Emission:
         self.strict = False  # whether operations run one after the other; else computations may overlap
         self.rewritten: set[tf.Operation] = set()  # if strict: what Grappler may rewrite together with its neighbours
         self.wait = 0  # how many must have finished before the computation that is being emitted; if strict: barriers
-        self.barriers: dict[int, tf.Operation] = {}  # after so many computations; if strict: by number
-        self.finished: dict[tf.Operation, None] = {}  # what the next barrier waits for
-        self.followed: dict[tf.Operation, tf.Operation] = {}  # what took its place there: a reader, or the barrier
+        self.barriers = Barriers(graph, program.node_of)
         self.value_read: dict[tf.Operation, list[tf.Operation]] = {}  # handle -> copies that read it
-        self.unfused: dict[int, _Unfused] = {}  # id of the gradient that a BiasAddGrad has read
-        self.read: dict[tf.Operation, list[int]] = {}  # what BiasAddGrad may be fused with -> ids of its newest inputs
         self.stand_ins = StandIns(program)
         self.index: tf.Tensor | None = None  # 0, but TensorFlow does not know that
         self.maker: dict[int, tf.Operation] = {}  # id of a tensor -> the copy that owns its buffer
@@ -178,7 +162,7 @@ class Emission:
         awaited, computed = set(waits) - {0}, set[int]()
         for position, node in enumerate(plan.sequence):
             if position in awaited:
-                self._put_barrier(position)
+                self.barriers.add(position)
             self.wait = waits[position]
             self._compute(node, first=node not in computed)
             computed.add(node)
@@ -233,30 +217,9 @@ class Emission:
                     self._emit(op)
 
     def _finish(self, op: tf.Operation) -> None:
-        """Let the next barrier wait for an operation that was emitted, and so not for what it reads."""
+        """Let the next barrier wait for an operation that was emitted."""
         read = [self.tensor(t) for t in inputs_of(op)]
-        copy = self.copies[op][-1]
-        if op.type == _BIAS:
-            readers = (p for p in inputs_of(op)[0].consumers() if p in self.program.node_of)  # not of frozen weights
-            partners = {p for p in readers if p.type in _FUSED_WITH_BIAS}
-            to_come = {p for p in partners if id(read[0]) not in self.read.get(p, ())}
-            if to_come:
-                self.unfused[id(read[0])] = _Unfused(copy, to_come)
-                return
-        for t in read:
-            maker = self.maker.get(id(t))
-            if maker in self.finished:
-                del self.finished[maker]
-                self.followed[maker] = copy
-        self.finished[copy] = None
-        if op.type in _FUSED_WITH_BIAS:
-            self.read[op] = [id(t) for t in read]
-            for t in read:
-                bias = self.unfused.get(id(t))
-                if bias is not None:
-                    bias.to_come.discard(op)
-                    if not bias.to_come:
-                        self.finished[self.unfused.pop(id(t)).copy] = None
+        self.barriers.finish(op, self.copies[op][-1], read, [self.maker.get(id(t)) for t in read])
 
     def _held_back(self, op: tf.Operation, node: int) -> bool:
         """Whether only a barrier keeps an operation from running before all that come before it; puts the barrier.
@@ -264,14 +227,14 @@ class Emission:
         Inside of a node, what Grappler may rewrite together with its neighbours is left alone. But a copy that reads
         what an earlier one has read waits for the node's barrier, or Grappler would take the two for one.
         """
-        if self.finished:
+        if self.barriers.finished:
             made = {self.maker.get(id(self.tensor(t))) for t in inputs_of(op)}
             if op is not self.program.nodes[node][0] and op in self.rewritten:
                 return op in self.copies and self.wait > 0
-            if made.issuperset(self.finished):
+            if made.issuperset(self.barriers.finished):
                 return False
             self.wait += 1
-            self._put_barrier(self.wait)
+            self.barriers.add(self.wait)
         return self.wait > 0
 
     def _late(self, op: tf.Operation, node: int) -> list[tf.Operation]:
@@ -285,7 +248,7 @@ class Emission:
             read = [self.program.source_of(t) for t in self._large_inputs(nodes)]
             makers = [self.maker[id(self.current[t.op][t.value_index])] for t in read if t.op in self.current]
             nodes = sorted({user for k in nodes for user in self.program.graph.users[k]})
-        return [self._watched(maker) for maker in dict.fromkeys(makers)]
+        return [self.barriers.watched(maker) for maker in dict.fromkeys(makers)]
 
     def _large_inputs(self, nodes: Sequence[int]) -> list[tf.Tensor]:
         """The large values that nodes read of others."""
@@ -295,22 +258,6 @@ class Emission:
 
     def _owner(self, t: tf.Tensor) -> tf.Operation:
         return self.program.source_of(t).op
-
-    def _put_barrier(self, position: int) -> None:
-        """Something that runs when all that was emitted so far has run."""
-        waits = [self._watched(op) for op in self.finished]
-        with self.graph.control_dependencies([*list(self.barriers.values())[-1:], *waits]):
-            self.barriers[position] = tf.no_op(name="checkmate/barrier")
-        self.followed |= dict.fromkeys(self.finished, self.barriers[position])
-        self.finished = {}
-
-    def _watched(self, op: tf.Operation) -> tf.Operation:
-        """Something that runs when `op` has run, and leaves `op` without an outgoing control edge of its own."""
-        result = next((t for t in op.outputs if t.dtype.is_floating), None)
-        if result is None or op.type in LOOPS:
-            return op
-        with self.graph.control_dependencies(None), self.graph.device(op.device or None):
-            return tf.identity(result, name="checkmate/done").op
 
     def _emit(self, op: tf.Operation, gate: bool = False, late: Sequence[tf.Operation] = ()) -> None:
         """Emit one copy of an operation: if `gate` is set, after what its computation waits for; and after `late`."""
@@ -335,11 +282,14 @@ class Emission:
         if gate and begins < self.wait:
             gated = self._gated_inputs(op)
             if not gated:
-                controls.append(self.barriers[self.wait])
+                controls.append(self.barriers.put[self.wait])
             for k in gated:
                 if op.type in LOOPS and waits[k] >= self.wait:
                     continue
-                with self.graph.control_dependencies([self.barriers[self.wait]]), self.graph.device(op.device or None):
+                with (
+                    self.graph.control_dependencies([self.barriers.put[self.wait]]),
+                    self.graph.device(op.device or None),
+                ):
                     inputs[k] = tf.identity(inputs[k], name="checkmate/gate")
             after = max(after, self.wait)
         if op in self.program.left_out:
@@ -353,7 +303,9 @@ class Emission:
             source = None if lies_in is None else inputs[lies_in]
             self.maker[id(t)] = copy if source is None else self.maker.get(id(source), copy)
         if self.strict and self._looks_at_large(op):
-            self.finished[copy] = None  # or the value may live on, and what reads it next may not take its memory over
+            self.barriers.finished[copy] = (
+                None  # or the value may live on, and what reads it next may not take its memory over
+            )
         self.comes_after |= {id(t): after for t in self.current[op] if after}
         self.copies.setdefault(op, []).append(copy)
         for t in inputs_of(op) if not view else ():
@@ -431,7 +383,7 @@ class Emission:
 
     def _put_trigger(self, behind: Iterable[tf.Operation], after: Sequence[tf.Operation] = ()) -> tf.Operation:
         """Something that runs when these have run, and barriers, and that no optimizer removes."""
-        with self.graph.control_dependencies([*after, *(self._watched(op) for op in behind)]):
+        with self.graph.control_dependencies([*after, *(self.barriers.watched(op) for op in behind)]):
             return tf.raw_ops.ControlTrigger(name="checkmate/trigger")
 
     def _keep_in_place(self, op: tf.Operation) -> list[tf.Operation]:
@@ -439,12 +391,8 @@ class Emission:
         waits: dict[tf.Operation, None] = {}
         for t in op.inputs if writes_resource(op) else ():
             for reader in self.value_read.get(t.op, ()):
-                while reader in self.followed:
-                    reader = self.followed[reader]
-                if reader in self.finished:
-                    waits[self._watched(reader)] = None
-                elif reader.type == "NoOp":
-                    waits[reader] = None
+                if (stands := self.barriers.stands_for(reader)) is not None:
+                    waits[stands] = None
         return list(waits)
 
     def _keep_apart(self, inputs: list[tf.Tensor]) -> None:
@@ -490,7 +438,7 @@ class Emission:
     @staticmethod
     def _may_be_fused_over(op: tf.Operation, t: tf.Tensor) -> bool:
         """Whether an operation and what it may be fused with read a gradient: then both have to read one tensor."""
-        partners = _FUSED_WITH_BIAS if op.type == _BIAS else {_BIAS} if op.type in _FUSED_WITH_BIAS else set()
+        partners = FUSED_WITH_BIAS if op.type == BIAS else {BIAS} if op.type in FUSED_WITH_BIAS else set()
         return any(reader.type in partners for reader in t.consumers())
 
     def _looks_at_large(self, op: tf.Operation) -> bool:

@@ -174,11 +174,7 @@ class PagedEmission(Emission):
     def _wait_for_copy(self, node: int) -> None:
         """Let all that comes later wait until a node's copies are complete."""
         for t, copy in self.away[node]:
-            maker = self.maker.get(id(self.tensor(t)))
-            if maker in self.finished:
-                del self.finished[maker]
-                self.followed[maker] = copy.op
-            self.finished[copy.op] = None
+            self.barriers.follow([self.maker.get(id(self.tensor(t)))], copy.op)
         self.gone.add(node)
 
     def _fetch(self, node: int) -> None:
@@ -205,8 +201,7 @@ class PagedEmission(Emission):
         """
         with self.graph.control_dependencies(None), self.graph.device(self.pages.host):
             zero = tf.raw_ops.PlaceholderWithDefault(input=tf.constant(0), shape=[], name="checkmate/zero")
-        behind = [*list(self.barriers.values())[-1:], *(self._watched(op) for op in self.finished)]
-        with self.graph.control_dependencies(behind), self.graph.device(self.pages.device):
+        with self.graph.control_dependencies(self.barriers.behind()), self.graph.device(self.pages.device):
             given = tf.identity(zero, name="checkmate/given")
         with self.graph.control_dependencies(None), self.graph.device(self.pages.host):
             return tf.raw_ops.PlaceholderWithDefault(input=given, shape=[], name="checkmate/notice").op

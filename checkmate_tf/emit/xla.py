@@ -122,12 +122,12 @@ class XlaEmission(Emission):
 
     def _make_token(self) -> None:
         """Make the next run's token from what was computed in this one and is read outside of it."""
-        results = [next((t for t in op.outputs if _tieable(t)), None) for op in self.finished]
+        results = [next((t for t in op.outputs if _tieable(t)), None) for op in self.barriers.finished]
         token = self.zero if self.token is None else self.token
         for t in results:
             bits = None if t is None else _first_bits(t)
             token = token if bits is None else tf.bitwise.bitwise_and(token, bits)
-        self.token, self.finished = token, {}
+        self.token, self.barriers.finished = token, {}
 
     def _late(self, op: tf.Operation, node: int) -> list[tf.Operation]:
         return []  # XLA drops control edges

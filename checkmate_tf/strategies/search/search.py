@@ -32,6 +32,7 @@ from .arrays import Hosted, Problem, copy, flatten, place
 from .exchange import exchange
 from .keep_where_room import keep_where_room, profile
 from .settle import HIGHEST, first_price, moves_at_once, ruined, settle
+from .shares import Shares
 from .simulate import anneal, buffers, repair, simulate
 
 __all__ = ["KeepSet", "search"]
@@ -47,7 +48,7 @@ _PHASES = 6
 _REORDER = 0.3  # of the steps of a round that changes the order, too
 _OFTEN, _SELDOM = 2, 16  # rounds from one that changes the order to the next: after a success, and after many failures
 _WARMTH, _COOLING = (0.02, 0.005, 0.001), 0.01  # of exchanges: first temperatures, of the base cost; the last one of it
-_TURNS = (0.1, 0.5)  # of exchanges, and of settling: shares that move the order, in turn by chance
+_TURNS = (0.0, 0.1, 0.5)  # of exchanges, and of settling: shares that move the order (`shares`)
 _GROWTHS, _PATIENCES = (1.5, 2.0), (200, 100)  # of the price: for a first sequence that fits, and for others
 _DROPS = (0.2, 0.5)  # of settling: shares that drop a recomputation, in turn by chance
 _MOVES = 6000  # that another sequence that fits is given
@@ -136,15 +137,24 @@ class _Draft:
         Moves that are left to it.
     highest : float
         The price at which it is given up.
+    turns : float
+        Of its moves, those that change the order.
+    since : float
+        What the one that it was made of costs.
     cost : float
         Of what it computes again, once it fits.
+    seconds : float
+        That it has taken.
     """
 
     sequence: NDArray[np.int64]
     price: float
     left: int
     highest: float
+    turns: float = 0.0
+    since: float = np.inf
     cost: float = np.inf
+    seconds: float = 0.0
 
 
 class _Walk:
@@ -169,6 +179,8 @@ class _Walk:
         self.draft: _Draft | None = None  # what settles
         self.here: _Draft | None = None  # what has settled last, and is gone on from
         self.drafts = 0
+        turns = _TURNS if free else (0.0,)
+        self.settling_turns, self.exchange_turns = (Shares(turns, self.random) for _ in range(2))
         self.settling = _SETTLING if graph.trains else _UNTRAINED
         self.scratch = buffers(len(graph))
         self.evictions = np.zeros(len(graph), dtype=np.int64)
@@ -258,11 +270,12 @@ class _Walk:
             count, clock = int(min(draft.left, max(self.pace * left, _FEWEST))), time.perf_counter()
             first = self.here is None
             found = settle(
-                self.problem, self.links, float(self.random.choice(_TURNS)) if self.free else 0.0,
-                float(self.random.choice(_DROPS)), self.room, draft.sequence, draft.price, _GROWTHS[not first],
-                _PATIENCES[not first], count, int(self.random.integers(2**31)),
+                self.problem, self.links, draft.turns, float(self.random.choice(_DROPS)), self.room, draft.sequence,
+                draft.price, _GROWTHS[not first], _PATIENCES[not first], count, int(self.random.integers(2**31)),
             )  # fmt: skip
-            self.pace = (count - found.left + 1) / max(time.perf_counter() - clock, 1e-6)
+            seconds = max(time.perf_counter() - clock, 1e-6)
+            draft.seconds += seconds
+            self.pace = (count - found.left + 1) / seconds
             draft.sequence, draft.price, draft.left = found.sequence, found.price, draft.left - count
             if not found.excess:
                 draft.cost = found.cost
@@ -271,6 +284,8 @@ class _Walk:
                 if better is not None:
                     yield better
             if not found.excess or not draft.left or draft.price > draft.highest:
+                if draft.since < np.inf:
+                    self.settling_turns.learn(draft.turns, max(0.0, draft.since - draft.cost), draft.seconds)
                 self.draft = None
 
     def _settled_in_turn(self) -> Iterator[NDArray[np.int64] | None]:
@@ -285,7 +300,8 @@ class _Walk:
         if self.here is None:
             sequence = self.orders[(self.drafts - 1) % len(self.orders)].copy()
             price = first_price(self.graph, self.problem, sequence, self.room)
-            return _Draft(sequence, price, 2**62, HIGHEST * price)
+            turns = self.settling_turns.shares[(self.drafts - 1) % len(self.settling_turns.shares)]
+            return _Draft(sequence, price, 2**62, HIGHEST * price, turns)
         here, random = self.here, self.random
         length = len(here.sequence)
         share, width = float(random.choice(_RUINED)), max(1, int(random.choice(_WIDTHS) * length))
@@ -297,7 +313,7 @@ class _Walk:
         if len(rest) == length:
             rest = ruined(self.problem, here.sequence, 1.0, 0, length, 0)
         price = here.price * _CHEAP * (1 - random.random())
-        return _Draft(rest, price, _MOVES, here.price * HIGHEST)
+        return _Draft(rest, price, _MOVES, here.price * HIGHEST, self.settling_turns.choose(), here.cost)
 
     def _go_on_from(self, draft: _Draft) -> None:
         """Choose where to go on: from the new sequence if it costs less, sometimes also if not, or from the best."""
@@ -310,7 +326,7 @@ class _Walk:
         ):
             self.here = draft
         elif self.kept is not None and self.random.random() < _RETURN:
-            self.here = _Draft(self.kept, here.price, 0, np.inf, self.best)
+            self.here = _Draft(self.kept, here.price, 0, np.inf, cost=self.best)
 
     def _exchanged(self, seconds: float) -> NDArray[np.int64] | None:
         """The best sequence with other recomputations, if that is better.
@@ -323,11 +339,14 @@ class _Walk:
         count, heat = max(_FEWEST, int(self.moves * seconds)), float(self.random.choice(_WARMTH))
         hot, cold = heat * self.graph.base_cost, _COOLING * heat * self.graph.base_cost
         clock = time.perf_counter()
-        share = float(self.random.choice(_TURNS)) if self.free else 0.0
+        share, before = self.exchange_turns.choose(), self.best
         seed = int(self.random.integers(2**31))
         found = exchange(self.problem, self.links, share, self.room, self.kept, count, hot, cold, seed)
-        self.moves = count / max(time.perf_counter() - clock, 1e-6)
-        return self._offer(found)
+        spent = max(time.perf_counter() - clock, 1e-6)
+        self.moves = count / spent
+        better = self._offer(found)
+        self.exchange_turns.learn(share, before - self.best, spent)
+        return better
 
     def _phased(self, state: _State) -> _State:
         """The same walk with a row of weights for the forward pass and for each part of the backward pass."""

@@ -23,8 +23,7 @@ MAX_FILE_BYTES = 32 << 20
 MAX_ENTRIES = 50_000
 MAX_KEY = 4_000
 MOST = {"us": 3.6e9, "bytes": 2.0**45}  # an hour, 32 TiB
-_FORMAT = 2  # and of signatures: those of 1 had no constants of loops
-_OLDER = range(1, _FORMAT)
+_FORMAT = 3  # and of what is measured: of loops, 2 had the call from Python in it; 1 had signatures without constants
 _log = logging.getLogger(__name__)
 
 
@@ -39,9 +38,9 @@ def cache_folder() -> Path | None:
 
 
 def cache_path(setting: str) -> Path | None:
-    """File for a setting, e.g. device, versions and threads in words."""
-    folder = cache_folder()
-    return None if folder is None else folder / (re.sub(r"[^A-Za-z0-9.]+", "-", setting).strip("-")[:150] + ".json")
+    """File for a setting, e.g. device, versions and threads in words. Versions of other formats have other files."""
+    folder, name = cache_folder(), re.sub(r"[^A-Za-z0-9.]+", "-", setting).strip("-")[:150]
+    return None if folder is None else folder / f"{name}.v{_FORMAT}.json"
 
 
 def load(path: Path | None, unit: str = "us") -> dict[str, float]:
@@ -52,8 +51,6 @@ def load(path: Path | None, unit: str = "us") -> dict[str, float]:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise ValueError(f"larger than {MAX_FILE_BYTES} bytes")
         content = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(content, dict) and content.get("format") in _OLDER:
-            return {}
         if not isinstance(content, dict) or content.get("format") != _FORMAT or not isinstance(content.get(unit), dict):
             raise ValueError("not a profile of this version")
     except FileNotFoundError:

@@ -3,9 +3,10 @@
 Operations with the same signature (`signature.py`) are timed once, eagerly, on fabricated inputs (`alone/`). There is
 one run to warm up, then repetitions. Their lower quartile counts, since others use the processor too, less what calling
 an operation from Python takes. A GPU queues what it is given: it gets several runs at a time, and calls are hidden
-behind them. It serves processes by turns, so the least counts there. Results are kept on disk (`cache.py`). Operations
-whose tensors are all small get one fixed cost. What cannot be run alone, does not fit, or comes after the time budget
-is estimated by the roofline, with rates fitted to what was measured.
+behind them. It serves processes by turns, so the least counts there. To call a function of a graph takes ten times as
+long as an operation. So a loop or a branch and an empty function are timed by turns, and the median difference counts.
+Results are kept on disk (`cache.py`). Operations whose tensors are all small get one fixed cost. What cannot be run
+alone, does not fit, or comes after the time budget is estimated by the roofline, at rates fitted to what was measured.
 
 **What this does badly.** Operations run alone. In a step, neighbours share caches, oneDNN fuses (Conv2D + BiasAdd), an
 elementwise operation may write into its dying input, and small operations and independent loops overlap on several
@@ -34,7 +35,7 @@ from numpy.typing import NDArray
 from ..trace.ops import call_attributes
 from ..trace.sizes.tapes import pooling_of
 from . import cache as disk
-from .alone.eager import RUN_ERRORS, as_function, run_op
+from .alone.eager import RUN_ERRORS, as_function, empty_function, run_op
 from .alone.fabricate import Fabricator, may_run
 from .counts import CALLS, SOURCES, VIEWS
 from .flops import op_flops
@@ -206,7 +207,11 @@ class _OpTimer:
                 raise ValueError("it has side effects, or calls a function that is not here")
             inputs, pooling = fabricator.inputs_of(op), None if self.queues else pooling_of(op)
             if pooling is not None:
-                return self._beside(pooling, op, inputs, seconds_left)
+                both, one = as_function(op, inputs, pooling), as_function(pooling, inputs[:1])
+                return self._beyond(lambda: both(*inputs), lambda: one(inputs[0]), seconds_left)
+            if op.type in CALLS:
+                empty = empty_function(inputs)
+                return self._beyond(runner(op, inputs), lambda: empty(*inputs), seconds_left)
             us = self._microseconds(runner(op, inputs), seconds_left)
         except RUN_ERRORS as error:
             _log.debug("%s (%s) is estimated: %s", op.name, op.type, error)
@@ -215,36 +220,42 @@ class _OpTimer:
             return us if us > _HIDDEN * self.call_us else self.op_us
         return max(us - self.call_us, 0.0) + self.op_us
 
-    def _beside(self, pooling: tf.Operation, op: tf.Operation, inputs: list, seconds_left: float) -> float:
-        """Microseconds of a pooling's gradient in a graph that has both, less those of the pooling."""
-        both, one = as_function(op, inputs, pooling), as_function(pooling, inputs[:1])
-        us = self._microseconds(lambda: both(*inputs), seconds_left)
-        return max(us - self._microseconds(lambda: one(inputs[0]), seconds_left), 0.0) + self.op_us
+    def _beyond(self, run: Callable[[], object], less: Callable[[], object], seconds_left: float) -> float:
+        """Microseconds that one run takes beyond another, by turns: what else is busy slows both."""
+        for first in (run, less):  # kernels are made
+            self._seconds(first)
+        found = self._repeated(lambda: self._seconds(run) - self._seconds(less), seconds_left)
+        return 1e6 * max(float(np.median(found)), 0.0) + self.op_us
 
-    def _microseconds(self, run: Callable[[], list], seconds_left: float) -> float:
-        start = time.perf_counter()
-        _wait(run())
-        warm = time.perf_counter() - start
-        samples: list[float] = []
-        spent = 0.0
-        burst = 1
+    def _microseconds(self, run: Callable[[], object], seconds_left: float) -> float:
+        warm, burst = self._seconds(run), 1
         if self.queues:  # the first run has tried kernels, and loaded them
-            start = time.perf_counter()
-            _wait(run())
-            warm = min(warm, time.perf_counter() - start)
+            warm = min(warm, self._seconds(run))
             burst = max(1, min(_MAX_BURST, int(_BURST_SECONDS / warm)))
+        samples = self._repeated(lambda: self._seconds(run, burst) / burst, seconds_left)
+        return 1e6 * float(np.quantile(samples, 0.0 if self.queues else 0.25))
+
+    def _repeated(self, sample: Callable[[], float], seconds_left: float) -> list[float]:
+        """Samples until there are enough, or the next one would come too late."""
+        samples: list[float] = []
+        begin = time.perf_counter()
         while len(samples) < _MAX_REPETITIONS:
+            spent = time.perf_counter() - begin
             if len(samples) >= self.repetitions and spent >= _MIN_SECONDS:
                 break
-            if samples and spent + warm > max(seconds_left, _MIN_SECONDS):
+            if samples and spent * (1 + 1 / len(samples)) > max(seconds_left, _MIN_SECONDS):
                 break
-            start = time.perf_counter()
-            for _ in range(burst - 1):
-                run()
-            _wait(run())
-            samples.append((time.perf_counter() - start) / burst)
-            spent += samples[-1] * burst
-        return 1e6 * float(np.quantile(samples, 0.0 if self.queues else 0.25))
+            samples.append(sample())
+        return samples
+
+    def _seconds(self, run: Callable[[], object], times: int = 1) -> float:
+        """Seconds of so many runs, one after the other, until the device is done."""
+        begin = time.perf_counter()
+        for _ in range(times):
+            run()
+        if self.queues:
+            tf.test.experimental.sync_devices()
+        return time.perf_counter() - begin
 
 
 def runner(op: tf.Operation, inputs: list) -> Callable[[], list]:
@@ -254,12 +265,6 @@ def runner(op: tf.Operation, inputs: list) -> Callable[[], list]:
         return lambda: call(*inputs)
     attributes = call_attributes(op)
     return lambda: run_op(op, inputs, attributes)
-
-
-def _wait(outputs: list) -> None:
-    """Wait for a device that runs asynchronously; outputs are freed on return."""
-    if outputs and "GPU" in (getattr(outputs[0], "device", None) or ""):
-        tf.test.experimental.sync_devices()
 
 
 def _graph_op_us() -> float:

@@ -249,14 +249,14 @@ def test_timing_inside_a_trace_runs_eagerly():
 
 def test_cache_round_trip_merges(folder):
     path = disk.cache_path("Some CPU @ 2 GHz, tf 2.x")
-    assert path.parent == folder and path.name == "Some-CPU-2-GHz-tf-2.x.json"
+    assert path.parent == folder and path.name == "Some-CPU-2-GHz-tf-2.x.v3.json"
     assert disk.load(path) == {}
     assert disk.save(path, {"a": 1.5}) and disk.save(path, {"b": 2.0, "a": 3.0})
     assert disk.load(path) == {"a": 3.0, "b": 2.0}
     assert [p.name for p in folder.iterdir()] == [path.name]  # no temporary file is left
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1]", '{"format": 99, "us": {}}', '{"format": 2, "us": 3}', "\x00\xff"])
+@pytest.mark.parametrize("content", ["", "{", "[1]", '{"format": 99, "us": {}}', '{"format": 3, "us": 3}', "\x00\xff"])
 def test_a_corrupt_cache_is_a_warning(folder, caplog, content):
     folder.mkdir()
     path = folder / "x.json"
@@ -267,18 +267,18 @@ def test_a_corrupt_cache_is_a_warning(folder, caplog, content):
     assert disk.save(path, {"a": 1.0}) and disk.load(path) == {"a": 1.0}
 
 
-def test_an_older_cache_is_not_believed_and_no_warning(folder, caplog):
-    folder.mkdir()
-    path = folder / "x.json"
-    path.write_text('{"format": 1, "unit": "us", "us": {"a": 9.0}}')
-    assert disk.load(path) == {} and not caplog.text
-    assert disk.save(path, {"b": 1.0}) and disk.load(path) == {"b": 1.0}
+def test_versions_of_another_format_have_a_file_of_their_own(folder, monkeypatch):
+    assert disk.save(disk.cache_path("x"), {"a": 1.0})
+    monkeypatch.setattr(disk, "_FORMAT", 4)
+    assert disk.load(disk.cache_path("x")) == {} and disk.save(disk.cache_path("x"), {"a": 2.0})
+    monkeypatch.undo()
+    assert disk.load(folder / "x.v3.json") == {"a": 1.0}
 
 
 def test_implausible_entries_are_dropped(folder):
     folder.mkdir()
     entries = {"good": 2, "nan": float("nan"), "inf": float("inf"), "zero": 0, "minus": -1, "text": "3", "yes": True}
-    (folder / "x.json").write_text(json.dumps({"format": 2, "us": entries}))
+    (folder / "x.json").write_text(json.dumps({"format": 3, "us": entries}))
     assert disk.load(folder / "x.json") == {"good": 2}
     assert not disk.save(folder / "y.json", {"nan": float("nan")})
 

@@ -17,6 +17,7 @@ __all__ = [
     "called_graph",
     "called_graphs",
     "called_names",
+    "empty_function",
     "handle_shape_dtype",
     "run_op",
 ]
@@ -73,6 +74,15 @@ def as_function(op: tf.Operation, inputs: Sequence[Any], pooling: tf.Operation |
             return _in_graph(op, inputs)
         x, _, gradient = inputs
         return _in_graph(op, (x, *_in_graph(pooling, (x,)), gradient))
+
+    return tf.function(call, autograph=False).get_concrete_function(*inputs)
+
+
+def empty_function(inputs: Sequence[Any]) -> Callable[..., Any]:
+    """A function that computes nothing, and gives its inputs: what calling one of `as_function` takes by itself."""
+
+    def call(*inputs: Any) -> list[Any]:
+        return [tf.identity(t) for t in inputs]
 
     return tf.function(call, autograph=False).get_concrete_function(*inputs)
 

@@ -88,21 +88,36 @@ def roofline_costs(ops: Iterable[Any], *, rates: Rates | None = None, device: st
     ----------
     rates : Rates, optional
         Default: measured on `device` with one matrix product and one sum, in about 0.1 s.
+    device : str, optional
+        E.g. `"GPU:0"`. Default: the first GPU, or else the CPU.
+
+    Raises
+    ------
+    CostError
+        If there is no such device.
     """
     rates = rates or measure_rates(device)
     return np.array([roofline_us(op, rates) for op in ops], dtype=np.float64)
 
 
 def measure_rates(device: str | None = None) -> Rates:
-    """Rates that a 1024 x 1024 matrix product and an addition of two 4 MB tensors reach on a device."""
+    """Rates that a 1024 x 1024 matrix product and an addition of two 4 MB tensors reach on a device.
+
+    Raises
+    ------
+    CostError
+        If there is no such device.
+    """
     import tensorflow as tf
 
-    with tf.init_scope(), tf.device(device):
+    from .setting import device_name
+
+    with tf.init_scope(), tf.device(device_name(device)):
         if not tf.executing_eagerly():
             return Rates()
         square, flat = tf.ones((1024, 1024)), tf.ones((1 << 20,))
         flops = 2 * 1024**3 / _seconds(lambda: tf.matmul(square, square))
-        return Rates(flops, 12e6 / _seconds(lambda: flat + flat))
+        return Rates(flops, 3 * 4 * 2**20 / _seconds(lambda: flat + flat))
 
 
 def _seconds(run: Callable[[], Any]) -> float:

@@ -40,7 +40,7 @@ from .alone.fabricate import Fabricator, may_run
 from .counts import CALLS, SOURCES, VIEWS
 from .flops import op_flops
 from .roofline import Rates, op_traffic_bytes, roofline_us
-from .setting import default_device, setting
+from .setting import device_name, setting
 from .signature import Signer
 from .sizes import num_bytes
 
@@ -106,12 +106,13 @@ def time_ops(
     ----------
     ops : sequence of tf.Operation
     device : str, optional
-        E.g. `"GPU:0"`. Default: the first GPU, else the CPU.
+        E.g. `"GPU:0"`. Default: the first GPU, or else the CPU.
     progress : callable(done, total, description), optional
     cache : bool
         Read and write the cache on disk.
     repetitions : int
-        At least so many timed runs of a signature, and more up to 20 ms.
+        At least so many timed runs of a signature, and more up to 20 ms. Times that the cache has are taken as they
+        are, however often they were run.
     time_budget : float
         Seconds after which the rest is estimated; the dearest are timed first.
     small_bytes : int
@@ -121,13 +122,18 @@ def time_ops(
     -------
     OpTimes
         Never fails for one odd operation: what cannot be timed is estimated.
+
+    Raises
+    ------
+    CostError
+        If there is no such device.
     """
     begin = time.perf_counter()
-    ops = list(ops)
-    with tf.init_scope(), tf.device(device or default_device()):
+    ops, where = list(ops), device_name(device)
+    with tf.init_scope(), tf.device(where):
         signer = Signer()
         groups, kind = group_by_signature(ops, signer, small_bytes)
-        path = disk.cache_path(setting(device or default_device())) if cache else None
+        path = disk.cache_path(setting(where)) if cache else None
         known = disk.load(path)
         timer = _OpTimer(repetitions, known)
         times = {s: known[s] for s in groups if s in known}

@@ -323,13 +323,6 @@ def test_threads_of_the_environment_are_another_setting(monkeypatch):
     assert settings.setting("/CPU:0") == found[2]  # what the program says goes before it
 
 
-def test_the_name_of_a_gpu_is_that_of_one_that_is_seen(monkeypatch):
-    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind=None: ["second"])
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: ["first", "second"])
-    monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda device: {"device_name": device})
-    assert settings.setting("/GPU:0").startswith("second")
-
-
 # Roofline ---------------------------------------------------------------------------------------------------------
 
 

@@ -176,7 +176,9 @@ def test_workspaces_are_measured_in_each_process(monkeypatch):
     monkeypatch.setattr(workspace.disk, "load", lambda path, key: {})
     monkeypatch.setattr(workspace.disk, "save", lambda path, found, key: None)
     monkeypatch.setattr(workspace, "setting", lambda where: "a card")
+    monkeypatch.setattr(workspace, "_check_statistics", lambda where: None)
     for where in ("/GPU:0", "/CPU:0"):
+        monkeypatch.setattr(workspace, "device_name", lambda device: device.strip("/"))
         monkeypatch.setattr(workspace.tf, "device", lambda name: tf.init_scope())
         assert np.array_equal(workspace.op_workspaces([], device=where), [])
     assert asked == ["workspace in graphs a card"]

@@ -32,10 +32,9 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from ..trace.ops import call_attributes
 from ..trace.sizes.tapes import pooling_of
 from . import cache as disk
-from .alone.eager import RUN_ERRORS, as_function, empty_function, run_op
+from .alone.eager import RUN_ERRORS, as_function, attributes_alone, empty_function, run_op
 from .alone.fabricate import Fabricator, may_run
 from .counts import CALLS, SOURCES, VIEWS
 from .flops import op_flops
@@ -269,7 +268,7 @@ def runner(op: tf.Operation, inputs: list) -> Callable[[], list]:
     if op.type in CALLS:
         call = as_function(op, inputs)
         return lambda: call(*inputs)
-    attributes = call_attributes(op)
+    attributes = attributes_alone(op)
     return lambda: run_op(op, inputs, attributes)
 
 

@@ -51,6 +51,8 @@ _MIN_SECONDS = 0.02
 _MAX_REPETITIONS = 200
 _BURST_SECONDS, _MAX_BURST = 2e-3, 64  # of runs that a device is given at once
 _HIDDEN = 1.2  # times what a call takes: a run that takes less is over before the next call
+_OF_A_GRAPH = "an operation of a graph"  # the entry of the cache for a small one
+_OP_US = 0.1, 10.0  # what one may take: here it is 1 to 3 us, and a busy machine must not make all of them dear
 _log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int, str], None]
@@ -201,9 +203,9 @@ class _OpTimer:
             add = tf.raw_ops.AddV2(x=scalar, y=scalar).op
         self.queues = "GPU" in tiny.device
         self.call_us = self._microseconds(runner(add, [tiny, tiny]), 1.0) or 10.0
-        self.op_us = known.get("an operation of a graph") or _graph_op_us()
-        if "an operation of a graph" not in known:
-            self.fresh["an operation of a graph"] = self.op_us
+        self.op_us = float(np.clip(known.get(_OF_A_GRAPH) or _graph_op_us(), *_OP_US))
+        if _OF_A_GRAPH not in known:
+            self.fresh[_OF_A_GRAPH] = self.op_us
 
     def time(self, op: tf.Operation, fabricator: Fabricator, seconds_left: float) -> float | None:
         """Microseconds of an operation, or None if it cannot be run."""
@@ -276,20 +278,20 @@ def _graph_op_us() -> float:
     """Microseconds of one small operation inside a graph, from a chain of them."""
     length = 300
 
-    @tf.function(autograph=False)
-    def chain(x: tf.Tensor) -> tf.Tensor:
+    def sines(x: tf.Tensor) -> tf.Tensor:
         for _ in range(length):
             x = tf.sin(x)
         return x
 
     x = tf.ones(4)
+    chain = tf.function(sines, autograph=False).get_concrete_function(x)  # whatever `run_functions_eagerly` says
     chain(x)
     samples = []
     for _ in range(5):
         start = time.perf_counter()
         chain(x).numpy()
         samples.append(time.perf_counter() - start)
-    return min(10.0, max(0.1, 1e6 * min(samples) / length))
+    return 1e6 * min(samples) / length
 
 
 def _fit(

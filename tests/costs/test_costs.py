@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -278,9 +279,29 @@ def test_versions_of_another_format_have_a_file_of_their_own(folder, monkeypatch
 def test_implausible_entries_are_dropped(folder):
     folder.mkdir()
     entries = {"good": 2, "nan": float("nan"), "inf": float("inf"), "zero": 0, "minus": -1, "text": "3", "yes": True}
+    entries |= {"tiny": 1e-320, "huge": 10**400}
     (folder / "x.json").write_text(json.dumps({"format": 3, "us": entries}))
     assert disk.load(folder / "x.json") == {"good": 2}
     assert not disk.save(folder / "y.json", {"nan": float("nan")})
+
+
+def test_what_several_write_at_once_stays(folder):
+    def write(name):
+        for k in range(10):
+            assert disk.save(folder / "x.json", {f"{name} {k}": 1.0})
+
+    with ThreadPoolExecutor(8) as writers:
+        list(writers.map(write, range(8)))
+    assert len(disk.load(folder / "x.json")) == 80
+    assert [path.name for path in folder.iterdir()] == ["x.json"]
+
+
+def test_a_cached_time_of_small_operations_is_within_what_is_measured():
+    ops = graph_of(lambda x: tf.exp(x), (4,)).get_operations()
+    path = disk.cache_path(settings.setting(settings.device_name()))
+    for cached, most in ((1e9, 10.0), (1e-3, 0.1)):
+        disk.save(path, {"an operation of a graph": cached})
+        assert timed.time_ops(ops).cost_us.max() == most
 
 
 def test_an_unwritable_cache_is_a_warning(tmp_path, monkeypatch, caplog):

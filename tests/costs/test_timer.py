@@ -48,6 +48,17 @@ def test_an_empty_function_gives_its_inputs():
     assert [t.dtype for t in empty_function(given)(*given)] == [tf.float32, tf.resource]
 
 
+def test_small_operations_are_timed_in_a_graph_though_functions_should_run_eagerly(monkeypatch):
+    calls, sin = [], tf.sin
+    monkeypatch.setattr(tf, "sin", lambda x: (calls.append(1), sin(x))[1])
+    tf.config.run_functions_eagerly(True)
+    try:
+        assert timed._graph_op_us() > 0
+    finally:
+        tf.config.run_functions_eagerly(False)
+    assert len(calls) == 300
+
+
 @pytest.mark.parametrize(("queues", "waits"), [(True, 1), (False, 0)])
 def test_a_device_that_queues_is_waited_for_whatever_comes_out(monkeypatch, queues, waits):
     asked = []

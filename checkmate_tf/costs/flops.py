@@ -1,9 +1,10 @@
 """Floating-point operations of a tf.Operation, from its static shapes.
 
-A multiply-add is two. Counted exactly: convolutions, matrix products, contractions, reductions, pooling. Elementwise
-operations count one an element, a quotient or root included. Exp, tanh, erf and their kind count `TRANSCENDENTAL`.
-Operations that only move data (transpose, pad, gather, tile, cast) count one for each element written. Views and shape
-arithmetic count nothing. An unknown operation counts one for each element of its outputs.
+A multiply-add is two. Counted exactly: convolutions, matrix products, contractions, reductions, pooling. Factorizations
+and Fourier transforms count their leading terms. Elementwise operations count one an element, a quotient or root
+included. Exp, tanh, erf and their kind count `TRANSCENDENTAL`. Operations that only move data (transpose, pad, gather,
+tile, cast) count one for each element written. Views and shape arithmetic count nothing. An unknown operation counts
+one for each element of its outputs.
 
 **What this does badly.** It says that an elementwise operation costs almost nothing beside a convolution. In truth both
 wait for memory: on a CPU, a batch normalisation of 0.1% of the FLOPs may take a third of the step. Prefer `profile`, or
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .counts import CALLS, CUBIC, LINEAR, RANDOM, SOFTMAX, TRANSCENDENTAL, VIEWS, words
+from .linear_algebra import LINEAR_ALGEBRA
 from .sizes import OPAQUE, dims, elements, output_elements
 
 __all__ = ["op_cost_flops", "op_flops"]
@@ -70,7 +72,7 @@ _PER_INPUT: dict[str, tuple[int, float]] = dict.fromkeys(
 )
 _PER_INPUT |= dict.fromkeys(["SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits"], (0, SOFTMAX + 2))
 _PER_INPUT |= dict.fromkeys(["AssignAddVariableOp", "AssignSubVariableOp"], (1, 1))
-_PER_INPUT |= dict.fromkeys(words("ResourceScatterAdd ResourceScatterSub ResourceScatterUpdate ScatterNd"), (-1, 1))
+_PER_INPUT |= dict.fromkeys(words("ResourceScatterAdd ResourceScatterSub ResourceScatterUpdate"), (-1, 1))
 _PER_INPUT |= dict.fromkeys(["TensorScatterUpdate", "TensorScatterAdd", "TensorScatterSub"], (2, 1))
 _PER_INPUT |= {"ScatterNd": (1, 1), "ResizeBilinearGrad": (0, LINEAR), "MaxPoolGradWithArgmax": (1, 1)}
 
@@ -157,7 +159,7 @@ def _matmul(op: Any, unknown: int | None) -> float | None:
     left = dims(op.inputs[0], unknown)
     if left is None:
         return None
-    flag = "transpose_a" if op.type in ("MatMul", "SparseMatMul") else "adj_x"
+    flag = "transpose_a" if op.type == "MatMul" else "adj_x"
     return 2 * output_elements(op.outputs[0], unknown) * left[-2 if op.get_attr(flag) else -1]
 
 
@@ -218,9 +220,14 @@ def _add_n(op: Any, unknown: int | None) -> float:
     return (len(op.inputs) - 1) * output_elements(op.outputs[0], unknown)
 
 
-def _fft(op: Any, unknown: int | None) -> float:
-    points = max(output_elements(op.inputs[0], unknown), output_elements(op.outputs[0], unknown))
-    return 5 * points * math.log2(max(points, 2))
+def _fft(op: Any, unknown: int | None) -> float | None:
+    # of a batch over the last axes, two or three where the type says so; of real numbers the longer side counts
+    axes = next((k for k in (3, 2) if op.type.endswith(f"{k}D")), 1)
+    given, found = dims(op.inputs[0], unknown), dims(op.outputs[0], unknown)
+    if given is None or found is None:
+        return None
+    points, transformed = (max(math.prod(given[k:]), math.prod(found[k:])) for k in (0, -axes))
+    return 5 * points * math.log2(max(transformed, 2))
 
 
 _RULES: dict[str, Callable[[Any, int | None], float | None]] = {
@@ -247,4 +254,5 @@ _RULES |= dict.fromkeys(("MaxPool", "AvgPool", "MaxPool3D", "AvgPool3D", "MaxPoo
 _RULES |= dict.fromkeys(("MaxPoolGrad", "MaxPoolGradGrad", "MaxPool3DGrad", "AvgPoolGrad", "AvgPool3DGrad"), _pool_grad)
 _RULES |= dict.fromkeys(words("CudnnRNN CudnnRNNV2 CudnnRNNV3"), _rnn)
 _RULES |= dict.fromkeys(words("CudnnRNNBackprop CudnnRNNBackpropV2 CudnnRNNBackpropV3"), _rnn)
-_RULES |= dict.fromkeys(("FFT", "IFFT", "FFT2D", "IFFT2D", "RFFT", "IRFFT", "RFFT2D", "IRFFT2D"), _fft)
+_RULES |= dict.fromkeys((f"{kind}{axes}" for kind in words("FFT IFFT RFFT IRFFT") for axes in ("", "2D", "3D")), _fft)
+_RULES |= LINEAR_ALGEBRA

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -354,6 +355,14 @@ def test_roofline_is_the_longer_of_computing_and_moving():
     assert roofline_us(only(graph, "AddV2"), rates) == pytest.approx(1 + 3 * 4e4 / 1e3)
     assert roofline_costs(graph.get_operations(), rates=rates).min() > 0
     assert (op_costs(graph.get_operations(), "roofline") > 0).all()  # rates of this device
+
+
+def test_the_roofline_of_a_loop_is_that_of_each_operation_in_each_round():
+    loop = only(graph_of(looped, (4, 8), (8, 8)), "StatelessWhile")
+    rates = Rates(flops_per_second=1e9, bytes_per_second=1e9, op_us=0.0)
+    work, overhead = roofline_us(loop, rates), roofline_us(loop, replace(rates, op_us=1.0)) - roofline_us(loop, rates)
+    assert work >= 7 * 2 * 4 * 8 * 8 / 1e3
+    assert overhead >= 1 + 7 * 2  # of each round at least a product and a sum
 
 
 @pytest.mark.parametrize("bad", [{"flops_per_second": 0}, {"bytes_per_second": float("nan")}, {"op_us": -1}])

@@ -22,11 +22,13 @@ On a CPU the gradient of a max-pooling is timed in a graph that has both, and th
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -84,11 +86,6 @@ class OpTimes:
     signatures: int
     cache_hits: int
     rates: Rates
-
-
-def timed_costs(ops: Sequence[tf.Operation], **options: object) -> NDArray[np.float64]:
-    """(len(ops),) microseconds of each operation on this device; options as for `time_ops`."""
-    return time_ops(ops, **options).cost_us  # type: ignore[arg-type]
 
 
 def time_ops(
@@ -169,6 +166,12 @@ def time_ops(
     seconds = time.perf_counter() - begin
     _log.info("profiled %d signatures (%d cached) in %.1f s", len(groups), hits, seconds)
     return OpTimes(cost_us, measured, seconds, len(groups), hits, rates)
+
+
+@functools.wraps(time_ops, assigned=())  # its options are known by that
+def timed_costs(ops: Sequence[tf.Operation], **options: Any) -> NDArray[np.float64]:
+    """(len(ops),) microseconds of each operation on this device; options as for `time_ops`."""
+    return time_ops(ops, **options).cost_us
 
 
 _SOURCE, _SMALL, _LARGE = 0, 1, 2

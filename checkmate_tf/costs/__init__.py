@@ -7,7 +7,7 @@ costs serves as well. Nothing here imports TensorFlow until costs are asked for.
 - `counts.py`: what counting FLOPs shares between operations and layers;
 - `alone/`: one operation run by itself: its attributes, its inputs and its functions;
 - `calls.py`: loops and branches, as totals over the functions that they call;
-- `linear_algebra.py`: FLOPs of factorizations and eigenvalues;
+- `rules/`: FLOPs of operations by their type, where it takes more than to count elements;
 - `flops.py`: floating-point operations; the cost model "flops";
 - `roofline.py`: the longer of computing and moving bytes; the cost model "roofline";
 - `signature.py`: which operations take the same time;

@@ -1,4 +1,4 @@
-"""Floating-point operations of factorizations, of solving with them, and of eigenvalues.
+"""Floating-point operations of factorizations, of solving with them, of eigenvalues, and of Fourier transforms.
 
 Leading terms of dense algorithms on m x n matrices, m >= n, each of a batch: of LAPACK's and Golub and Van Loan,
 "Matrix Computations", 4th edition (2013), sections 3.2, 4.2, 5.2, 7.5, 8.3 and 8.6. Complex ones count as real ones.
@@ -8,14 +8,13 @@ Singular values and eigenvalues are found by iterations, whose number these term
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
-from .sizes import dims
+from ..counts import words
+from ..sizes import dims
+from .rule import Rule
 
 __all__ = ["LINEAR_ALGEBRA"]
-
-Rule = Callable[[Any, int | None], float | None]
 
 
 def _square(cubed: float) -> Rule:
@@ -78,6 +77,16 @@ def _tall(op: Any, unknown: int | None) -> tuple[int, int, int] | None:
     return None if shape is None else (math.prod(shape[:-2]), max(shape[-2:]), min(shape[-2:]))
 
 
+def _fft(op: Any, unknown: int | None) -> float | None:
+    # of a batch over the last axes, two or three where the type says so; of real numbers the longer side counts
+    axes = next((k for k in (3, 2) if op.type.endswith(f"{k}D")), 1)
+    given, found = dims(op.inputs[0], unknown), dims(op.outputs[0], unknown)
+    if given is None or found is None:
+        return None
+    points, transformed = (max(math.prod(given[k:]), math.prod(found[k:])) for k in (0, -axes))
+    return 5 * points * math.log2(max(transformed, 2))
+
+
 #: FLOPs of an operation, by its type; None where a shape is unknown.
 LINEAR_ALGEBRA: dict[str, Rule] = {
     "Cholesky": _square(1 / 3),
@@ -92,3 +101,6 @@ LINEAR_ALGEBRA: dict[str, Rule] = {
     "Qr": _qr,
     "Svd": _svd,
 }
+LINEAR_ALGEBRA |= dict.fromkeys(
+    (f"{kind}{axes}" for kind in words("FFT IFFT RFFT IRFFT") for axes in ("", "2D", "3D")), _fft
+)

@@ -54,7 +54,7 @@ _MAX_REPETITIONS = 200
 _BURST_SECONDS, _MAX_BURST = 2e-3, 64  # of runs that a device is given at once
 _HIDDEN = 1.2  # times what a call takes: a run that takes less is over before the next call
 _OF_A_GRAPH = "an operation of a graph"  # the entry of the cache for a small one
-_OP_US = 0.1, 10.0  # what one may take: here it is 1 to 3 us, and a busy machine must not make all of them dear
+_OP_US = 0.1, 10.0  # what one may take: it takes 1 to 3 us, and a busy moment must not make all of them dear
 _log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int, str], None]

@@ -50,6 +50,7 @@ __all__ = ["SMALL_BYTES", "OpTimes", "group_by_signature", "runner", "time_ops",
 #: An operation is small if every input and output is below this.
 SMALL_BYTES = 16 << 10
 _MIN_SECONDS = 0.02
+_MIN_SECONDS_BY_TURNS = 0.1  # a difference is noisier: on a busy machine 20 ms are four pairs of a small loop
 _MAX_REPETITIONS = 200
 _BURST_SECONDS, _MAX_BURST = 2e-3, 64  # of runs that a device is given at once
 _HIDDEN = 1.2  # times what a call takes: a run that takes less is over before the next call
@@ -109,8 +110,8 @@ def time_ops(
     cache : bool
         Read and write the cache on disk.
     repetitions : int
-        At least so many timed runs of a signature, and more up to 20 ms. Times that the cache has are taken as they
-        are, however often they were run.
+        At least so many timed runs of a signature, and more up to 20 ms (by turns, 100 ms). Times that the cache has
+        are taken as they are, however often they were run.
     time_budget : float
         Seconds after which the rest is estimated; the dearest are timed first.
     small_bytes : int
@@ -234,7 +235,7 @@ class _OpTimer:
         """Microseconds that one run takes beyond another, by turns: what else is busy slows both."""
         for first in (run, less):  # kernels are made
             self._seconds(first)
-        found = self._repeated(lambda: self._seconds(run) - self._seconds(less), seconds_left)
+        found = self._repeated(lambda: self._seconds(run) - self._seconds(less), seconds_left, _MIN_SECONDS_BY_TURNS)
         return 1e6 * max(float(np.median(found)), 0.0) + self.op_us
 
     def _microseconds(self, run: Callable[[], object], seconds_left: float) -> float:
@@ -245,13 +246,15 @@ class _OpTimer:
         samples = self._repeated(lambda: self._seconds(run, burst) / burst, seconds_left)
         return 1e6 * float(np.quantile(samples, 0.0 if self.queues else 0.25))
 
-    def _repeated(self, sample: Callable[[], float], seconds_left: float) -> list[float]:
+    def _repeated(
+        self, sample: Callable[[], float], seconds_left: float, least_seconds: float = _MIN_SECONDS
+    ) -> list[float]:
         """Samples until there are enough, or the next one would come too late."""
         samples: list[float] = []
         begin = time.perf_counter()
         while len(samples) < _MAX_REPETITIONS:
             spent = time.perf_counter() - begin
-            if len(samples) >= self.repetitions and spent >= _MIN_SECONDS:
+            if len(samples) >= self.repetitions and spent >= least_seconds:
                 break
             if samples and spent * (1 + 1 / len(samples)) > max(seconds_left, _MIN_SECONDS):
                 break

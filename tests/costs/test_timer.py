@@ -39,7 +39,7 @@ def test_a_loop_is_timed_beyond_an_empty_function(monkeypatch, queues):
 
 def test_what_is_slow_for_a_moment_does_not_count(monkeypatch):
     timer, differences = timer_of(), iter([4e-6, 5e-6, 3e-3, -2e-3, 6e-6])
-    monkeypatch.setattr(timer, "_repeated", lambda sample, left: list(differences))
+    monkeypatch.setattr(timer, "_repeated", lambda sample, *times: list(differences))
     assert timer._beyond(lambda: None, lambda: None, 1.0) == pytest.approx(5 + 1)
 
 

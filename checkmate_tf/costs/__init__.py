@@ -7,6 +7,7 @@ costs serves as well. Nothing here imports TensorFlow until costs are asked for.
 - `counts.py`: what counting FLOPs shares between operations and layers;
 - `alone/`: one operation run by itself: its attributes, its inputs and its functions;
 - `calls.py`: loops and branches, as totals over the functions that they call;
+- `rules/`: FLOPs of operations by their type, where it takes more than to count elements;
 - `flops.py`: floating-point operations; the cost model "flops";
 - `roofline.py`: the longer of computing and moving bytes; the cost model "roofline";
 - `signature.py`: which operations take the same time;
@@ -19,6 +20,7 @@ costs serves as well. Nothing here imports TensorFlow until costs are asked for.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
@@ -179,15 +181,26 @@ def op_costs(ops: Sequence[Any], costs: CostSpec = "profile", **options: Any) ->
     Raises
     ------
     CostError
-        If the name is unknown, or a cost is not a number, not finite or negative; names the operation.
+        If the name or an option is unknown, or a cost is not a number, not finite or negative; names the operation.
     """
     if isinstance(costs, str):
-        return _validated(ops, COST_MODELS.find(costs).load()(ops, **options))
+        model = COST_MODELS.find(costs).load()
+        if options:
+            _check_options(costs, model, options)
+        return _validated(ops, model(ops, **options))
     if options:
         raise CostError(f"options {sorted(options)} are for named cost models, but costs is a {type(costs).__name__}")
     if callable(costs):
         return _validated(ops, [costs(op) for op in ops])
     return _validated(ops, costs)
+
+
+def _check_options(name: str, model: OpCosts, options: Mapping[str, Any]) -> None:
+    _, *rest = inspect.signature(model).parameters.values()
+    taken = [p.name for p in rest if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    unknown = sorted(options.keys() - set(taken))
+    if unknown and not any(p.kind is p.VAR_KEYWORD for p in rest):
+        raise CostError(f"cost model {name!r} has no option {unknown[0]!r}; it has {', '.join(taken) or 'none'}")
 
 
 def _validated(ops: Sequence[Any], given: Any) -> NDArray[np.float64]:

@@ -1,30 +1,32 @@
 """Measured times and workspaces on disk: a readable JSON file for each setting (see `setting.py`).
 
 The folder is the user's cache (`platformdirs`), or what `CHECKMATE_TF_CACHE` names. An empty string there turns the
-cache off. What is read is never trusted: entries that are not finite, positive and of a plausible size are dropped. A
-cache that cannot be read or written is a warning, not an error.
+cache off. What is read is never trusted: entries that are not finite and of a plausible size are dropped. A cache that
+cannot be read or written is a warning, not an error. Processes write by turns: each locks the folder meanwhile.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
-import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..files.jsonfile import write_text
 
-__all__ = ["cache_folder", "cache_path", "load", "save"]
+__all__ = ["LEAST_US", "cache_folder", "cache_path", "load", "save"]
 
 MAX_FILE_BYTES = 32 << 20
 MAX_ENTRIES = 50_000
 MAX_KEY = 4_000
-MOST = {"us": 3.6e9, "bytes": 2.0**45}  # an hour, 32 TiB
-_FORMAT = 2  # and of signatures: those of 1 had no constants of loops
-_OLDER = range(1, _FORMAT)
+#: A nanosecond: less than anything takes that is measured, and so much that a rate stays finite.
+LEAST_US = 1e-3
+_BOUNDS = {"us": (LEAST_US, 3.6e9), "bytes": (0, 2.0**45)}  # up to an hour, and to 32 TiB
+_FORMAT = 3  # and of what is measured: of loops, 2 had the call from Python in it; 1 had signatures without constants
 _log = logging.getLogger(__name__)
 
 
@@ -39,9 +41,9 @@ def cache_folder() -> Path | None:
 
 
 def cache_path(setting: str) -> Path | None:
-    """File for a setting, e.g. device, versions and threads in words."""
-    folder = cache_folder()
-    return None if folder is None else folder / (re.sub(r"[^A-Za-z0-9.]+", "-", setting).strip("-")[:150] + ".json")
+    """File for a setting, e.g. device, versions and threads in words. Versions of other formats have other files."""
+    folder, name = cache_folder(), re.sub(r"[^A-Za-z0-9.]+", "-", setting).strip("-")[:150]
+    return None if folder is None else folder / f"{name}.v{_FORMAT}.json"
 
 
 def load(path: Path | None, unit: str = "us") -> dict[str, float]:
@@ -52,8 +54,6 @@ def load(path: Path | None, unit: str = "us") -> dict[str, float]:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise ValueError(f"larger than {MAX_FILE_BYTES} bytes")
         content = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(content, dict) and content.get("format") in _OLDER:
-            return {}
         if not isinstance(content, dict) or content.get("format") != _FORMAT or not isinstance(content.get(unit), dict):
             raise ValueError("not a profile of this version")
     except FileNotFoundError:
@@ -80,25 +80,37 @@ def save(path: Path | None, measured: Mapping[str, float], unit: str = "us") -> 
         return False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        merged = load(path, unit)
-        for key in fresh:
-            merged.pop(key, None)  # rewritten entries move to the end, so that the oldest go first
-        merged |= fresh
-        content = {"format": _FORMAT, "unit": unit, unit: dict(list(merged.items())[-MAX_ENTRIES:])}
-        write_text(json.dumps(content, indent=0), path)
+        with _locked(path.parent):
+            merged = load(path, unit)
+            for key in fresh:
+                merged.pop(key, None)  # rewritten entries move to the end, so that the oldest go first
+            merged |= fresh
+            content = {"format": _FORMAT, "unit": unit, unit: dict(list(merged.items())[-MAX_ENTRIES:])}
+            write_text(json.dumps(content, indent=0), path)
     except OSError as error:  # OutputError is one
         _log.warning("the profile could not be cached in %s: %s", path, error)
         return False
     return True
 
 
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One process or thread at a time. Where a file system has no locks for folders, all that come."""
+    place = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(place, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(place)
+
+
 def _plausible(key: object, value: object, unit: str) -> bool:
+    least, most = _BOUNDS[unit]
     return (
         isinstance(key, str)
         and len(key) <= MAX_KEY
         and isinstance(value, (int, float))
         and not isinstance(value, bool)
-        and 0 <= value <= MOST[unit]  # before it is made a float: a whole number may be too large for one
-        and math.isfinite(value)
-        and (value > 0 or unit == "bytes")
+        and least <= value <= most
     )

@@ -22,7 +22,6 @@ __all__ = ["CopyRates", "copied_seconds", "copy_rates", "median_seconds"]
 _SIZE = 64 << 20  # bytes of a large copy: its rate is that of larger ones
 _SMALL = 4 << 10  # bytes of a small one, of which all is latency
 _CALLS = 10
-_LEAST = 1e-9  # seconds
 _log = logging.getLogger(__name__)
 
 
@@ -71,8 +70,8 @@ def copy_rates(device: str, host: str, *, cache: bool = True) -> CopyRates | Non
             _log.warning("copies between %s and %s were not measured: %s", device, host, error.message)
             return None
         latency = sum(small) / 2 - call
-        found = [max(seconds, _LEAST) for seconds in (large[0] - small[0], large[1] - small[1], latency)]
-        fresh = {name: 1e6 * seconds for name, seconds in zip(names, found, strict=True)}
+        found = large[0] - small[0], large[1] - small[1], latency
+        fresh = {name: max(1e6 * seconds, disk.LEAST_US) for name, seconds in zip(names, found, strict=True)}
         disk.save(path, fresh)
         known |= fresh
     to_us, from_us, latency_us = (known[name] for name in names)
@@ -101,7 +100,7 @@ def copied_seconds(device: str, host: str, size_bytes: int) -> tuple[float, floa
 
 def median_seconds(run: Callable[[], Any]) -> float:
     """The median time of several calls of a function, all its devices waited for."""
-    function, found = tf.function(run, autograph=False), []
+    function, found = tf.function(run, autograph=False).get_concrete_function(), []
     for _ in range(_CALLS):
         begun = time.perf_counter()
         function()

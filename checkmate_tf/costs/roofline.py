@@ -10,6 +10,7 @@ An operation either computes or waits for memory, whichever is longer (Williams,
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -54,10 +55,10 @@ class Rates:
 def op_traffic_bytes(op: Any, unknown_dim: int | None = None) -> float:
     """Bytes that an operation reads and writes: its inputs and outputs once each; nothing for views.
 
-    An update of a variable reads a value and the variable, and writes the variable. A loop counts its body times its
-    iterations.
+    An update of a variable reads a value and the variable, and writes the variable; one of an optimizer reads and
+    writes each of its slots, too. A loop counts its body times its iterations.
     """
-    if op.type in VIEWS or op.type in SOURCES:
+    if op.type in VIEWS:
         return 0.0
     if op.type in CALLS:
         from .calls import call_total
@@ -65,6 +66,8 @@ def op_traffic_bytes(op: Any, unknown_dim: int | None = None) -> float:
         return call_total(op, op_traffic_bytes, unknown_dim)
     if op.type in _IN_PLACE:
         return 3.0 * num_bytes(op.inputs[1], unknown_dim)
+    if op.type.startswith("ResourceApply"):
+        return float(sum(_update_bytes(t, unknown_dim) for t in op.inputs))
     tensors = [t for t in (*op.inputs, *op.outputs) if t.dtype.name not in OPAQUE]
     if op.type.startswith("TensorListGetItem") or op.type.startswith("TensorListSetItem"):
         return 0.0  # a list of references
@@ -73,10 +76,24 @@ def op_traffic_bytes(op: Any, unknown_dim: int | None = None) -> float:
     return float(sum(num_bytes(t, unknown_dim) for t in tensors))
 
 
-def roofline_us(op: Any, rates: Rates) -> float:
-    """Microseconds of an operation by the roofline, `rates.op_us` included."""
-    compute = op_flops(op) / rates.flops_per_second
-    return 1e6 * max(compute, op_traffic_bytes(op) / rates.bytes_per_second) + (
+def _update_bytes(tensor: Any, unknown_dim: int | None) -> int:
+    """Bytes that an update moves of one input: twice those of a variable, once those of a value."""
+    if tensor.dtype.name != "resource":
+        return num_bytes(tensor, unknown_dim)
+    from .alone.eager import handle_shape_dtype
+
+    found = handle_shape_dtype(tensor)
+    return 0 if found is None else 2 * math.prod(found[0]) * int(found[1].size)
+
+
+def roofline_us(op: Any, rates: Rates, unknown_dim: int | None = None) -> float:
+    """Microseconds of an operation by the roofline, `rates.op_us` included; of a loop those of each inside, too."""
+    if op.type in CALLS:
+        from .calls import call_total
+
+        return rates.op_us + call_total(op, lambda inner, unknown: roofline_us(inner, rates, unknown), unknown_dim)
+    compute = op_flops(op, unknown_dim) / rates.flops_per_second
+    return 1e6 * max(compute, op_traffic_bytes(op, unknown_dim) / rates.bytes_per_second) + (
         rates.op_us if op.type not in SOURCES else 0.1 * rates.op_us
     )
 
@@ -88,21 +105,36 @@ def roofline_costs(ops: Iterable[Any], *, rates: Rates | None = None, device: st
     ----------
     rates : Rates, optional
         Default: measured on `device` with one matrix product and one sum, in about 0.1 s.
+    device : str, optional
+        E.g. `"GPU:0"`. Default: the first GPU, or else the CPU.
+
+    Raises
+    ------
+    CostError
+        If there is no such device.
     """
     rates = rates or measure_rates(device)
     return np.array([roofline_us(op, rates) for op in ops], dtype=np.float64)
 
 
 def measure_rates(device: str | None = None) -> Rates:
-    """Rates that a 1024 x 1024 matrix product and an addition of two 4 MB tensors reach on a device."""
+    """Rates that a 1024 x 1024 matrix product and an addition of two 4 MB tensors reach on a device.
+
+    Raises
+    ------
+    CostError
+        If there is no such device.
+    """
     import tensorflow as tf
 
-    with tf.init_scope(), tf.device(device):
+    from .setting import device_name
+
+    with tf.init_scope(), tf.device(device_name(device)):
         if not tf.executing_eagerly():
             return Rates()
         square, flat = tf.ones((1024, 1024)), tf.ones((1 << 20,))
         flops = 2 * 1024**3 / _seconds(lambda: tf.matmul(square, square))
-        return Rates(flops, 12e6 / _seconds(lambda: flat + flat))
+        return Rates(flops, 3 * 4 * 2**20 / _seconds(lambda: flat + flat))
 
 
 def _seconds(run: Callable[[], Any]) -> float:

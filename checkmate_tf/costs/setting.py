@@ -9,19 +9,49 @@ import zlib
 import tensorflow as tf
 from tensorflow.python.framework.config import is_op_determinism_enabled
 
-__all__ = ["default_device", "setting"]
+from ..errors import CostError
+
+__all__ = ["device_name", "setting"]
 
 
-def default_device() -> str:
-    """The first GPU, or else the CPU."""
-    return "/GPU:0" if tf.config.list_logical_devices("GPU") else "/CPU:0"
+def device_name(device: str | None = None) -> str:
+    """A device as TensorFlow's memory statistics call it, e.g. "GPU:0".
+
+    Parameters
+    ----------
+    device : str, optional
+        In any way that TensorFlow reads: "GPU:1", "/gpu:1", "/device:GPU:1". Default: the first GPU, or else the CPU.
+
+    Raises
+    ------
+    CostError
+        If there is no such device; lists those that there are.
+    """
+    there = [logical.name.rpartition("device:")[2] for logical in tf.config.list_logical_devices()]
+    if not device:
+        return "GPU:0" if "GPU:0" in there else "CPU:0"
+    try:
+        asked = tf.DeviceSpec.from_string(device)
+    except ValueError:
+        asked = tf.DeviceSpec()
+    name = f"{asked.device_type}:{asked.device_index or 0}"
+    if name not in there:
+        raise CostError(f"there is no device {device!r}; there are {', '.join(there)}")
+    return name
 
 
 def setting(device: str) -> str:
-    """What the times of all operations depend on, in words: processor, TensorFlow, threads, oneDNN, kernels."""
+    """What the times of all operations depend on, in words: processor, TensorFlow, threads, oneDNN, kernels.
+
+    Raises
+    ------
+    CostError
+        If there is no such device.
+    """
+    name = device_name(device)
     threads = f"{_threads()}of{_cores()}"
-    found = f"{_device_name(device)} tf{tf.__version__} threads {threads} onednn {_onednn()}"
-    if "GPU" in device.upper():  # other kernels
+    found = f"{_model_of(name)} tf{tf.__version__} threads {threads} onednn {_onednn()}"
+    if name.startswith("GPU"):  # other kernels
         found += f" deterministic {is_op_determinism_enabled()}"
         found += f" tf32 {tf.config.experimental.tensor_float_32_execution_enabled()}"
     return found
@@ -51,10 +81,16 @@ def _cores() -> int:
         return os.cpu_count() or 1
 
 
-def _device_name(device: str) -> str:
-    if "GPU" in device.upper():
-        for physical in tf.config.get_visible_devices("GPU"):
-            return str(tf.config.experimental.get_device_details(physical).get("device_name", "gpu"))
+def _model_of(name: str) -> str:
+    """What a device is sold as. A GPU may be split into several devices, which are numbered one after the other."""
+    kind, _, number = name.partition(":")
+    if kind == "GPU":
+        parts = [
+            physical
+            for physical in tf.config.get_visible_devices(kind)
+            for _ in tf.config.get_logical_device_configuration(physical) or [None]
+        ]
+        return str(tf.config.experimental.get_device_details(parts[int(number)]).get("device_name", "gpu"))
     return _of_processor("model name") or platform.processor() or platform.machine() or "cpu"
 
 

@@ -3,9 +3,10 @@
 Operations with the same signature (`signature.py`) are timed once, eagerly, on fabricated inputs (`alone/`). There is
 one run to warm up, then repetitions. Their lower quartile counts, since others use the processor too, less what calling
 an operation from Python takes. A GPU queues what it is given: it gets several runs at a time, and calls are hidden
-behind them. It serves processes by turns, so the least counts there. Results are kept on disk (`cache.py`). Operations
-whose tensors are all small get one fixed cost. What cannot be run alone, does not fit, or comes after the time budget
-is estimated by the roofline, with rates fitted to what was measured.
+behind them. It serves processes by turns, so the least counts there. To call a function of a graph takes ten times as
+long as an operation. So a loop or a branch and an empty function are timed by turns, and the median difference counts.
+Results are kept on disk (`cache.py`). Operations whose tensors are all small get one fixed cost. What cannot be run
+alone, does not fit, or comes after the time budget is estimated by the roofline, at rates fitted to what was measured.
 
 **What this does badly.** Operations run alone. In a step, neighbours share caches, oneDNN fuses (Conv2D + BiasAdd), an
 elementwise operation may write into its dying input, and small operations and independent loops overlap on several
@@ -21,25 +22,26 @@ On a CPU the gradient of a max-pooling is timed in a graph that has both, and th
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from ..trace.ops import call_attributes
 from ..trace.sizes.tapes import pooling_of
 from . import cache as disk
-from .alone.eager import RUN_ERRORS, as_function, run_op
+from .alone.eager import RUN_ERRORS, as_function, attributes_alone, empty_function, run_op
 from .alone.fabricate import Fabricator, may_run
 from .counts import CALLS, SOURCES, VIEWS
 from .flops import op_flops
 from .roofline import Rates, op_traffic_bytes, roofline_us
-from .setting import default_device, setting
+from .setting import device_name, setting
 from .signature import Signer
 from .sizes import num_bytes
 
@@ -48,9 +50,12 @@ __all__ = ["SMALL_BYTES", "OpTimes", "group_by_signature", "runner", "time_ops",
 #: An operation is small if every input and output is below this.
 SMALL_BYTES = 16 << 10
 _MIN_SECONDS = 0.02
+_MIN_SECONDS_BY_TURNS = 0.1  # a difference is noisier: on a busy machine 20 ms are four pairs of a small loop
 _MAX_REPETITIONS = 200
 _BURST_SECONDS, _MAX_BURST = 2e-3, 64  # of runs that a device is given at once
 _HIDDEN = 1.2  # times what a call takes: a run that takes less is over before the next call
+_OF_A_GRAPH = "an operation of a graph"  # the entry of the cache for a small one
+_OP_US = 0.1, 10.0  # what one may take: it takes 1 to 3 us, and a busy moment must not make all of them dear
 _log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int, str], None]
@@ -84,11 +89,6 @@ class OpTimes:
     rates: Rates
 
 
-def timed_costs(ops: Sequence[tf.Operation], **options: object) -> NDArray[np.float64]:
-    """(len(ops),) microseconds of each operation on this device; options as for `time_ops`."""
-    return time_ops(ops, **options).cost_us  # type: ignore[arg-type]
-
-
 def time_ops(
     ops: Sequence[tf.Operation],
     *,
@@ -105,12 +105,13 @@ def time_ops(
     ----------
     ops : sequence of tf.Operation
     device : str, optional
-        E.g. `"GPU:0"`. Default: the first GPU, else the CPU.
+        E.g. `"GPU:0"`. Default: the first GPU, or else the CPU.
     progress : callable(done, total, description), optional
     cache : bool
         Read and write the cache on disk.
     repetitions : int
-        At least so many timed runs of a signature, and more up to 20 ms.
+        At least so many timed runs of a signature, and more up to 20 ms (by turns, 100 ms). Times that the cache has
+        are taken as they are, however often they were run.
     time_budget : float
         Seconds after which the rest is estimated; the dearest are timed first.
     small_bytes : int
@@ -120,13 +121,18 @@ def time_ops(
     -------
     OpTimes
         Never fails for one odd operation: what cannot be timed is estimated.
+
+    Raises
+    ------
+    CostError
+        If there is no such device.
     """
     begin = time.perf_counter()
-    ops = list(ops)
-    with tf.init_scope(), tf.device(device or default_device()):
+    ops, where = list(ops), device_name(device)
+    with tf.init_scope(), tf.device(where):
         signer = Signer()
         groups, kind = group_by_signature(ops, signer, small_bytes)
-        path = disk.cache_path(setting(device or default_device())) if cache else None
+        path = disk.cache_path(setting(where)) if cache else None
         known = disk.load(path)
         timer = _OpTimer(repetitions, known)
         times = {s: known[s] for s in groups if s in known}
@@ -163,6 +169,12 @@ def time_ops(
     return OpTimes(cost_us, measured, seconds, len(groups), hits, rates)
 
 
+@functools.wraps(time_ops, assigned=())  # its options are known by that
+def timed_costs(ops: Sequence[tf.Operation], **options: Any) -> NDArray[np.float64]:
+    """(len(ops),) microseconds of each operation on this device; options as for `time_ops`."""
+    return time_ops(ops, **options).cost_us
+
+
 _SOURCE, _SMALL, _LARGE = 0, 1, 2
 
 
@@ -195,9 +207,9 @@ class _OpTimer:
             add = tf.raw_ops.AddV2(x=scalar, y=scalar).op
         self.queues = "GPU" in tiny.device
         self.call_us = self._microseconds(runner(add, [tiny, tiny]), 1.0) or 10.0
-        self.op_us = known.get("an operation of a graph") or _graph_op_us()
-        if "an operation of a graph" not in known:
-            self.fresh["an operation of a graph"] = self.op_us
+        self.op_us = float(np.clip(known.get(_OF_A_GRAPH) or _graph_op_us(), *_OP_US))
+        if _OF_A_GRAPH not in known:
+            self.fresh[_OF_A_GRAPH] = self.op_us
 
     def time(self, op: tf.Operation, fabricator: Fabricator, seconds_left: float) -> float | None:
         """Microseconds of an operation, or None if it cannot be run."""
@@ -206,7 +218,11 @@ class _OpTimer:
                 raise ValueError("it has side effects, or calls a function that is not here")
             inputs, pooling = fabricator.inputs_of(op), None if self.queues else pooling_of(op)
             if pooling is not None:
-                return self._beside(pooling, op, inputs, seconds_left)
+                both, one = as_function(op, inputs, pooling), as_function(pooling, inputs[:1])
+                return self._beyond(lambda: both(*inputs), lambda: one(inputs[0]), seconds_left)
+            if op.type in CALLS:
+                empty = empty_function(inputs)
+                return self._beyond(runner(op, inputs), lambda: empty(*inputs), seconds_left)
             us = self._microseconds(runner(op, inputs), seconds_left)
         except RUN_ERRORS as error:
             _log.debug("%s (%s) is estimated: %s", op.name, op.type, error)
@@ -215,36 +231,44 @@ class _OpTimer:
             return us if us > _HIDDEN * self.call_us else self.op_us
         return max(us - self.call_us, 0.0) + self.op_us
 
-    def _beside(self, pooling: tf.Operation, op: tf.Operation, inputs: list, seconds_left: float) -> float:
-        """Microseconds of a pooling's gradient in a graph that has both, less those of the pooling."""
-        both, one = as_function(op, inputs, pooling), as_function(pooling, inputs[:1])
-        us = self._microseconds(lambda: both(*inputs), seconds_left)
-        return max(us - self._microseconds(lambda: one(inputs[0]), seconds_left), 0.0) + self.op_us
+    def _beyond(self, run: Callable[[], object], less: Callable[[], object], seconds_left: float) -> float:
+        """Microseconds that one run takes beyond another, by turns: what else is busy slows both."""
+        for first in (run, less):  # kernels are made
+            self._seconds(first)
+        found = self._repeated(lambda: self._seconds(run) - self._seconds(less), seconds_left, _MIN_SECONDS_BY_TURNS)
+        return 1e6 * max(float(np.median(found)), 0.0) + self.op_us
 
-    def _microseconds(self, run: Callable[[], list], seconds_left: float) -> float:
-        start = time.perf_counter()
-        _wait(run())
-        warm = time.perf_counter() - start
-        samples: list[float] = []
-        spent = 0.0
-        burst = 1
+    def _microseconds(self, run: Callable[[], object], seconds_left: float) -> float:
+        warm, burst = self._seconds(run), 1
         if self.queues:  # the first run has tried kernels, and loaded them
-            start = time.perf_counter()
-            _wait(run())
-            warm = min(warm, time.perf_counter() - start)
+            warm = min(warm, self._seconds(run))
             burst = max(1, min(_MAX_BURST, int(_BURST_SECONDS / warm)))
-        while len(samples) < _MAX_REPETITIONS:
-            if len(samples) >= self.repetitions and spent >= _MIN_SECONDS:
-                break
-            if samples and spent + warm > max(seconds_left, _MIN_SECONDS):
-                break
-            start = time.perf_counter()
-            for _ in range(burst - 1):
-                run()
-            _wait(run())
-            samples.append((time.perf_counter() - start) / burst)
-            spent += samples[-1] * burst
+        samples = self._repeated(lambda: self._seconds(run, burst) / burst, seconds_left)
         return 1e6 * float(np.quantile(samples, 0.0 if self.queues else 0.25))
+
+    def _repeated(
+        self, sample: Callable[[], float], seconds_left: float, least_seconds: float = _MIN_SECONDS
+    ) -> list[float]:
+        """Samples until there are enough, or the next one would come too late."""
+        samples: list[float] = []
+        begin = time.perf_counter()
+        while len(samples) < _MAX_REPETITIONS:
+            spent = time.perf_counter() - begin
+            if len(samples) >= self.repetitions and spent >= least_seconds:
+                break
+            if samples and spent * (1 + 1 / len(samples)) > max(seconds_left, _MIN_SECONDS):
+                break
+            samples.append(sample())
+        return samples
+
+    def _seconds(self, run: Callable[[], object], times: int = 1) -> float:
+        """Seconds of so many runs, one after the other, until the device is done."""
+        begin = time.perf_counter()
+        for _ in range(times):
+            run()
+        if self.queues:
+            tf.test.experimental.sync_devices()
+        return time.perf_counter() - begin
 
 
 def runner(op: tf.Operation, inputs: list) -> Callable[[], list]:
@@ -252,34 +276,28 @@ def runner(op: tf.Operation, inputs: list) -> Callable[[], list]:
     if op.type in CALLS:
         call = as_function(op, inputs)
         return lambda: call(*inputs)
-    attributes = call_attributes(op)
+    attributes = attributes_alone(op)
     return lambda: run_op(op, inputs, attributes)
-
-
-def _wait(outputs: list) -> None:
-    """Wait for a device that runs asynchronously; outputs are freed on return."""
-    if outputs and "GPU" in (getattr(outputs[0], "device", None) or ""):
-        tf.test.experimental.sync_devices()
 
 
 def _graph_op_us() -> float:
     """Microseconds of one small operation inside a graph, from a chain of them."""
     length = 300
 
-    @tf.function(autograph=False)
-    def chain(x: tf.Tensor) -> tf.Tensor:
+    def sines(x: tf.Tensor) -> tf.Tensor:
         for _ in range(length):
             x = tf.sin(x)
         return x
 
     x = tf.ones(4)
+    chain = tf.function(sines, autograph=False).get_concrete_function(x)  # whatever `run_functions_eagerly` says
     chain(x)
     samples = []
     for _ in range(5):
         start = time.perf_counter()
         chain(x).numpy()
         samples.append(time.perf_counter() - start)
-    return min(10.0, max(0.1, 1e6 * min(samples) / length))
+    return 1e6 * min(samples) / length
 
 
 def _fit(

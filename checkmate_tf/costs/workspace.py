@@ -16,13 +16,14 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from ..errors import CostError
 from ..trace.ops import ELEMENTWISE
 from ..trace.sizes.tapes import places_bytes, pooling_of
 from . import cache as disk
 from .alone.eager import RUN_ERRORS, as_function
 from .alone.fabricate import Fabricator, may_run
 from .counts import CALLS
-from .setting import default_device, setting
+from .setting import device_name, setting
 from .signature import Signer
 from .timed import SMALL_BYTES, group_by_signature, runner
 
@@ -43,12 +44,15 @@ def op_workspaces(
 ) -> NDArray[np.int64]:
     """Bytes that each operation holds only while it runs, beyond its inputs and outputs.
 
+    The device's record of the most bytes allocated (`tf.config.experimental.get_memory_info`) is lost: it begins anew
+    with each operation.
+
     Parameters
     ----------
     ops : sequence of n tf.Operation
         Of a graph with static shapes.
     device : str, optional
-        E.g. `"GPU:0"`; its allocator must keep statistics. Default: the first GPU, else the CPU.
+        E.g. `"GPU:0"`; its allocator must keep statistics. Default: the first GPU, or else the CPU.
     progress : callable(done, total, description), optional
     cache : bool
         Read and write the cache on disk. Not on a GPU, where each process may choose other kernels.
@@ -59,15 +63,21 @@ def op_workspaces(
     -------
     (n,) int
         0 for what cannot be run alone.
+
+    Raises
+    ------
+    CostError
+        If there is no such device, or its allocator keeps no statistics.
     """
     begin = time.perf_counter()
     found = np.zeros(len(ops), np.int64)
-    where = device or default_device()
+    where = device_name(device)
+    _check_statistics(where)
     with tf.init_scope(), tf.device(where):
         signer = Signer()
         groups, _ = group_by_signature(ops, signer, SMALL_BYTES)
         groups = {s: rows for s, rows in groups.items() if ops[rows[0]].type not in ELEMENTWISE}
-        chosen_here = "GPU" in where  # cuDNN chooses kernels in each process anew, by their times
+        chosen_here = where.startswith("GPU")  # cuDNN chooses kernels in each process anew, by their times
         path = disk.cache_path(f"workspace in graphs {setting(where)}") if cache and not chosen_here else None
         known = disk.load(path, "bytes")
         todo = sorted(groups.keys() - known.keys(), key=lambda s: (-_bytes(ops[groups[s][0]]), s))
@@ -81,7 +91,7 @@ def op_workspaces(
                 if progress is not None:
                     progress(done, len(todo), f"workspace of {op.type}")
                 pooling = None if chosen_here else pooling_of(op)
-                found_bytes = _workspace(op, pooling, Fabricator(signer.values), where.strip("/"))
+                found_bytes = _workspace(op, pooling, Fabricator(signer.values), where)
                 if found_bytes is not None:
                     fresh[signature] = found_bytes
         finally:  # an interrupt keeps what was measured
@@ -89,6 +99,13 @@ def op_workspaces(
     for signature, rows in groups.items():
         found[rows] = int({**known, **fresh}.get(signature, 0))
     return found
+
+
+def _check_statistics(device: str) -> None:
+    try:
+        tf.config.experimental.get_memory_info(device)
+    except (ValueError, tf.errors.OpError):
+        raise CostError(f"the allocator of {device} keeps no statistics, so workspaces cannot be measured") from None
 
 
 def _workspace(op: tf.Operation, pooling: tf.Operation | None, fabricator: Fabricator, device: str) -> int | None:

@@ -33,7 +33,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ..costs.alone.fabricate import fabricate
-from ..costs.setting import default_device
+from ..costs.setting import device_name
 from ..errors import CostError
 from ..layers.calls import Value
 from ..layers.graph import layer_graph
@@ -122,10 +122,10 @@ def time_layers(
     order = list(dict.fromkeys(run.key() for run in runs))
     times: dict[str, tuple[Sample, Sample]] = {}
     total = len(order) + 1
-    place = device or default_device()
+    place = device_name(device)
     try:
         with tf.init_scope(), tf.device(place), _unchanged(model):
-            timer = _LayerTimer(max(1, repetitions), "GPU" in place.upper())
+            timer = _LayerTimer(max(1, repetitions), place.startswith("GPU"))
             loss = _known(kept, f"loss {_loss_key(model, batch_size)}", 1) or _time_loss(timer, model, batch_size)
             kept.put(f"loss {_loss_key(model, batch_size)}", loss[0].numbers)
             for done, key in enumerate(order):

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..costs.setting import default_device, setting
+from ..costs.setting import device_name, setting
 from ..errors import BatchSizeError, CostError, OutputError
 from .file import file_name, read_profile, write_profile
 from .journal import Journal
@@ -118,8 +118,8 @@ def profile_model(
     wanted = _batches(batch_sizes)
     if level not in LEVELS:
         raise CostError(f"level {level!r} is unknown: choose one of {', '.join(LEVELS)}")
-    facts, place = facts_of(model), device or default_device()
-    empty = _Setting(model.name, facts, setting(place), _versions(), level)
+    facts = facts_of(model)
+    empty = _Setting(model.name, facts, setting(device_name(device)), _versions(), level)
     path = None if folder is None else _folder(folder) / file_name(model.name, facts.inputs, level, facts.precision)
     table = read_profile(path) if path is not None and path.exists() else None
     if table is not None:

@@ -53,6 +53,16 @@ def test_without_memory_there_are_no_rates(monkeypatch, kept):
     assert copy_rates(HERE, "/device:CPU:1") is None
 
 
+def test_functions_are_traced_though_they_should_run_eagerly():
+    calls = []
+    tf.config.run_functions_eagerly(True)
+    try:
+        median_seconds(lambda: calls.append(1) or tf.zeros([]))
+    finally:
+        tf.config.run_functions_eagerly(False)
+    assert len(calls) == 1
+
+
 def test_copies_are_timed():
     assert median_seconds(lambda: tf.zeros([])) > 0
     assert min(copied_seconds(HERE, HERE, 4096)) > 0

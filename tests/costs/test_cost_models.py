@@ -14,6 +14,7 @@ tf = pytest.importorskip("tensorflow")
 
 from traced import graph_of  # noqa: E402
 
+from checkmate_tf import costs  # noqa: E402
 from checkmate_tf.costs import COST_MODELS, CostModel, CostModels, cost_unit, op_costs  # noqa: E402
 from checkmate_tf.errors import CostError  # noqa: E402
 
@@ -104,6 +105,29 @@ def test_bad_costs_are_refused(three, costs, message):
 def test_options_are_for_named_models(three):
     with pytest.raises(CostError, match="time_budget"):
         op_costs(three, [1, 2, 3], time_budget=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("profile", "'profile' has no option 'nonsense'; it has device, progress, cache, repetitions, time_budget"),
+        ("flops", "'flops' has no option 'nonsense'; it has none"),
+        ("roofline", "'roofline' has no option 'nonsense'; it has rates, device"),
+    ],
+)
+def test_unknown_options_are_refused_with_those_that_there_are(three, name, message):
+    with pytest.raises(CostError, match=message):
+        op_costs(three, name, nonsense=3)
+
+
+@pytest.mark.parametrize(
+    "own", [lambda ops, each: [each] * len(ops), lambda ops, **options: [options["each"]] * len(ops)]
+)
+def test_options_of_a_model_of_ones_own_are_handed_over(three, monkeypatch, own):
+    monkeypatch.setattr(
+        costs, "COST_MODELS", CostModels("op", "a number", [CostModel("own", "us", "one", lambda: own)])
+    )
+    assert op_costs(three, "own", each=2.0).tolist() == [2, 2, 2]
 
 
 @pytest.mark.parametrize("room", ["costs", "layers"])

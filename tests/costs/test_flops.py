@@ -135,6 +135,58 @@ def test_elementwise_reductions_views_and_unknown(function, kind, flops):
     assert op_flops(ops[0]) == flops
 
 
+@pytest.mark.parametrize(
+    ("transform", "kind", "flops"),
+    [
+        (tf.signal.fft, "FFT", 5 * 512 * 3),
+        (tf.signal.ifft2d, "IFFT2D", 5 * 512 * 6),
+        (tf.signal.fft3d, "FFT3D", 5 * 512 * 9),
+        (lambda x: tf.signal.rfft(tf.math.real(x)), "RFFT", 5 * 512 * 3),
+        (lambda x: tf.signal.irfft3d(x, [8, 8, 8]), "IRFFT3D", 5 * 512 * 9),
+    ],
+)
+def test_fourier_transforms_count_the_axes_that_they_transform(transform, kind, flops):
+    graph = graph_of(transform, tf.TensorSpec((8, 8, 8), tf.complex64))
+    assert op_flops(only(graph, kind)) == flops
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "flops"),
+    [
+        (tf.linalg.cholesky, "Cholesky", 6**3 / 3),
+        (tf.linalg.lu, "Lu", 2 * 6**3 / 3),
+        (tf.linalg.det, "MatrixDeterminant", 2 * 6**3 / 3),
+        (tf.linalg.inv, "MatrixInverse", 2 * 6**3),
+        (lambda x: tf.linalg.solve(x, x[..., :2]), "MatrixSolve", 2 * 6**3 / 3 + 2 * 6**2 * 2),
+        (lambda x: tf.linalg.triangular_solve(x, x[..., :2]), "MatrixTriangularSolve", 6**2 * 2),
+        (tf.linalg.eigvalsh, "SelfAdjointEigV2", 4 * 6**3 / 3),
+        (tf.linalg.eigh, "SelfAdjointEigV2", 9 * 6**3),
+        (tf.linalg.eig, "Eig", 25 * 6**3),
+        (lambda x: tf.linalg.qr(x[..., :3]), "Qr", 4 * 3**2 * (6 - 1)),
+        (lambda x: tf.linalg.qr(x, full_matrices=True), "Qr", 4 / 3 * 6**3 + 4 / 3 * 6**3),
+        (lambda x: tf.linalg.svd(x[..., :3, :], compute_uv=False), "Svd", 4 * 6 * 3**2 - 4 * 3**3 / 3),
+        (lambda x: tf.linalg.svd(x[..., :3]), "Svd", 14 * 6 * 3**2 + 8 * 3**3),
+        (lambda x: tf.linalg.svd(x, full_matrices=True), "Svd", 21 * 6**3),
+    ],
+)
+def test_linear_algebra_counts_cubes(function, kind, flops):
+    graph = graph_of(function, (5, 6, 6))
+    assert op_flops(only(graph, kind)) == pytest.approx(5 * flops)
+
+
+def test_updates_of_optimizers_read_and_write_their_slots():
+    value, first, second = (tf.Variable(tf.zeros((100, 100))) for _ in range(3))
+    rates = dict.fromkeys(("beta1_power", "beta2_power", "lr", "beta1", "beta2", "epsilon"), 0.1)
+
+    def step(x):
+        tf.raw_ops.ResourceApplyAdam(var=value.handle, m=first.handle, v=second.handle, grad=x, **rates)
+        tf.raw_ops.ResourceApplyGradientDescent(var=value.handle, alpha=0.1, delta=x)
+
+    graph = graph_of(step, (100, 100))
+    assert op_traffic_bytes(only(graph, "ResourceApplyAdam")) == 7 * 4e4 + 6 * 4
+    assert op_traffic_bytes(only(graph, "ResourceApplyGradientDescent")) == 3 * 4e4 + 4
+
+
 def test_updates_of_variables_count_the_value():
     variable = tf.Variable(tf.zeros((6, 5)))
     graph = graph_of(lambda x: variable.assign_add(x), (6, 5))

@@ -1,10 +1,12 @@
 """What kernels take for themselves is measured, remembered, and never invented."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from checkmate_tf.costs import cache, workspace
 from checkmate_tf.costs.workspace import op_workspaces
+from checkmate_tf.errors import CostError
 
 
 def loop_and_sum():
@@ -43,3 +45,17 @@ def test_it_is_remembered_but_a_failure_is_not(monkeypatch, tmp_path):
     assert max(cache.load(path, "bytes").values()) == first.max() > 0
     monkeypatch.setattr(workspace, "runner", fails)
     assert np.array_equal(op_workspaces(ops), first)
+
+
+@pytest.mark.parametrize("name", ["cpu:0", "/CPU:0", "/device:cpu:0"])
+def test_the_device_may_be_called_in_any_way(name):
+    assert op_workspaces(loop_and_sum(), device=name, cache=False).max() >= 4 << 20
+
+
+def test_an_allocator_without_statistics_is_refused(monkeypatch):
+    def none(device):
+        raise ValueError("no statistics")
+
+    monkeypatch.setattr(tf.config.experimental, "get_memory_info", none)
+    with pytest.raises(CostError, match="CPU:0 keeps no statistics"):
+        op_workspaces(loop_and_sum(), device="CPU:0", cache=False)

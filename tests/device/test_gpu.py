@@ -140,6 +140,7 @@ def test_a_pooling_is_taken_off_its_gradient_but_on_a_gpu(monkeypatch):
     timer = object.__new__(timed._OpTimer)
     timer.call_us, timer.op_us = 10.0, 1.0
     monkeypatch.setattr(timer, "_microseconds", lambda run, left: run())
+    monkeypatch.setattr(timer, "_beyond", lambda run, less, left: run() - less() + timer.op_us)
     monkeypatch.setattr(timed, "may_run", lambda op: True)
     monkeypatch.setattr(timed, "pooling_of", lambda op: "pooling")
     monkeypatch.setattr(
@@ -155,15 +156,14 @@ def test_a_pooling_is_taken_off_its_gradient_but_on_a_gpu(monkeypatch):
 def test_a_gpu_gets_several_runs_at_a_time(monkeypatch):
     """As many as a later run suggests: the first one tries kernels."""
     timer = object.__new__(timed._OpTimer)
-    timer.queues, timer.repetitions = True, 3
-    calls = []
+    timer.queues, timer.repetitions, calls = True, 3, []
 
     def run():
         if not calls:
             time.sleep(0.01)
         calls.append("run")
 
-    monkeypatch.setattr(timed, "_wait", lambda outputs: calls.append("wait"))
+    monkeypatch.setattr(tf.test.experimental, "sync_devices", lambda: calls.append("wait"))
     timer._microseconds(run, 1e-3)
     assert calls[:4] == ["run", "wait"] * 2
     assert calls.index("wait", 4) - 4 == timed._MAX_BURST
@@ -176,7 +176,9 @@ def test_workspaces_are_measured_in_each_process(monkeypatch):
     monkeypatch.setattr(workspace.disk, "load", lambda path, key: {})
     monkeypatch.setattr(workspace.disk, "save", lambda path, found, key: None)
     monkeypatch.setattr(workspace, "setting", lambda where: "a card")
+    monkeypatch.setattr(workspace, "_check_statistics", lambda where: None)
     for where in ("/GPU:0", "/CPU:0"):
+        monkeypatch.setattr(workspace, "device_name", lambda device: device.strip("/"))
         monkeypatch.setattr(workspace.tf, "device", lambda name: tf.init_scope())
         assert np.array_equal(workspace.op_workspaces([], device=where), [])
     assert asked == ["workspace in graphs a card"]
@@ -193,6 +195,6 @@ def test_the_least_of_several_times_counts_on_a_gpu(monkeypatch, queues, expecte
     def run():
         clock[0] += next(takes)
 
-    monkeypatch.setattr(timed, "_wait", lambda outputs: None)
+    monkeypatch.setattr(tf.test.experimental, "sync_devices", lambda: None)
     monkeypatch.setattr(timed, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     assert timer._microseconds(run, 1.0) == pytest.approx(expected)

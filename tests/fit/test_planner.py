@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from cases import DENSE, compile_quickly, make
@@ -17,7 +18,7 @@ from checkmate_tf.errors import InfeasibleBudgetError
 from checkmate_tf.fit import pipeline
 from checkmate_tf.fit.job import Job, Ledger, Subject
 from checkmate_tf.fit.options import PlanOptions
-from checkmate_tf.fit.subjects import fitted
+from checkmate_tf.fit.subjects import fitted, tracing
 from checkmate_tf.units import parse_budget
 
 pytestmark = [
@@ -91,6 +92,19 @@ def test_costs_are_told_before_the_first_operation_is_timed(monkeypatch, tmp_pat
     compile_quickly(make(DENSE), DENSE, costs="profile", progress=hear, verify=True, budget="1GB")
     assert timed == [told.index("costs") + 1]
     assert told.index("costs") < told.index("kernels") < told.index("measure")
+
+
+@pytest.mark.parametrize(("costs", "measured"), [("profile", True), ("roofline", True), ("flops", False)])
+def test_costs_are_those_of_the_device_that_trains(monkeypatch, costs, measured):
+    asked = []
+
+    def of_one(ops, name, **options):
+        asked.append(options.get("device"))
+        return np.ones(len(ops))
+
+    monkeypatch.setattr(tracing, "op_costs", of_one)
+    compile_quickly(make(DENSE), DENSE, costs=costs, budget="1GB")
+    assert asked == [find_device().name if measured else None]
 
 
 def test_profiled_costs():

@@ -1,4 +1,4 @@
-"""Run one operation of a graph alone, eagerly, with the attributes that it has in the graph."""
+"""Run one operation of a graph alone, eagerly, with the attributes that it has in the graph, but seeds of its own."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from tensorflow.python.eager import context, execute
 from tensorflow.python.ops import handle_data_util
 
 from ...trace.ops import call_attributes
+from ..counts import words
 
 __all__ = [
+    "REACHES_OUT",
     "RUN_ERRORS",
     "as_function",
+    "attributes_alone",
     "called_graph",
     "called_graphs",
     "called_names",
+    "empty_function",
     "handle_shape_dtype",
     "run_op",
 ]
@@ -35,6 +39,24 @@ RUN_ERRORS = (
 )
 
 
+#: Stateless by registration, but they call Python or read files: whoever wrote that could tell a run on made-up data.
+REACHES_OUT = words("PyFuncStateless ReadFile MatchingFiles")
+
+# Nobody else's, and the same each time. Eager operations of equal attributes draw from one stream of random numbers.
+_SEEDS = {"seed": 7_405_361_921, "seed2": 2_718_281_828}
+
+
+def attributes_alone(op: tf.Operation) -> tuple[Any, ...]:
+    """Attributes of an operation to run it alone: those that it has, but seeds are our own.
+
+    With the graph's seeds it would draw from a stream of the program, whose next numbers were others then.
+    """
+    flat = list(call_attributes(op))
+    for k in range(0, len(flat), 2):
+        flat[k + 1] = _SEEDS.get(flat[k], flat[k + 1])
+    return tuple(flat)
+
+
 def run_op(op: tf.Operation, inputs: Sequence[Any], attributes: tuple[Any, ...] | None = None) -> list[Any]:
     """Run an operation eagerly on given inputs.
 
@@ -44,13 +66,13 @@ def run_op(op: tf.Operation, inputs: Sequence[Any], attributes: tuple[Any, ...] 
         Of any graph. The eager context must know its functions, as it does those of a traced function.
     inputs : sequence of eager tensors, one for each data input
     attributes : tuple, optional
-        From `call_attributes`, to spare working them out again.
+        From `attributes_alone`, to spare working them out again.
 
     Returns
     -------
     list of eager tensors
     """
-    attrs = call_attributes(op) if attributes is None else attributes
+    attrs = attributes_alone(op) if attributes is None else attributes
     return execute.execute(op.type, len(op.outputs), list(inputs), attrs, context.context())
 
 
@@ -73,6 +95,15 @@ def as_function(op: tf.Operation, inputs: Sequence[Any], pooling: tf.Operation |
             return _in_graph(op, inputs)
         x, _, gradient = inputs
         return _in_graph(op, (x, *_in_graph(pooling, (x,)), gradient))
+
+    return tf.function(call, autograph=False).get_concrete_function(*inputs)
+
+
+def empty_function(inputs: Sequence[Any]) -> Callable[..., Any]:
+    """A function that computes nothing, and gives its inputs: what calling one of `as_function` takes by itself."""
+
+    def call(*inputs: Any) -> list[Any]:
+        return [tf.identity(t) for t in inputs]
 
     return tf.function(call, autograph=False).get_concrete_function(*inputs)
 

@@ -19,7 +19,7 @@ from ...trace.ops import is_stateful
 from ...trace.sizes.learned import LEARNED
 from ..calls import may_not_end
 from ..counts import CALLS, words
-from .eager import called_graphs, called_names, handle_shape_dtype, run_op
+from .eager import REACHES_OUT, called_graphs, called_names, handle_shape_dtype, run_op
 
 __all__ = ["MAX_BYTES", "Fabricator", "may_run"]
 
@@ -44,7 +44,7 @@ def may_run(op: tf.Operation) -> bool:
 
 def _is_safe(op: tf.Operation) -> bool:
     """Whether an operation, and every one in the functions that it calls, has no side effects."""
-    if op.op_def is None or op.type == "Placeholder":
+    if op.op_def is None or op.type == "Placeholder" or op.type in REACHES_OUT:
         return False
     if op.type in CALLS:
         graphs = called_graphs(op)

@@ -46,7 +46,7 @@ class StaticValues:
     def _evaluate(self, tensor: Any, depth: int) -> np.ndarray | None:
         import tensorflow as tf
 
-        from .eager import RUN_ERRORS, run_op
+        from .eager import REACHES_OUT, RUN_ERRORS, run_op
 
         op = tensor.op
         if depth > _MAX_DEPTH or tensor.dtype in (tf.resource, tf.variant, tf.string):
@@ -60,6 +60,8 @@ class StaticValues:
         if op.type == "VariableShape":
             return _of_handle(op)
         if op.type == "PlaceholderWithDefault" or op.op_def is None or op.op_def.is_stateful or not len(op.inputs):
+            return None
+        if op.type in REACHES_OUT:
             return None
         if any(attr.type == "func" for attr in op.op_def.attr):
             return None

@@ -187,7 +187,7 @@ def _costs(
 ) -> tuple[NDArray[np.float64], dict[tf.Operation, Workspace]]:
     """Of each operation its cost, and what its kernel takes for itself: known, or measured if it can be."""
     copies = [static.operations[op] for op in step.operations]
-    extra: dict[str, Any] = {}
+    extra: dict[str, Any] = {"device": device.name} if options.costs in ("profile", "roofline") else {}
     if options.costs == "profile":
         options.tell("costs", 0, 1, "operations are timed")  # who hears it may wait for the device: that takes no time
         extra["progress"] = partial(options.tell, "costs")
@@ -197,7 +197,7 @@ def _costs(
     unknown = [op for op in step.operations if op not in known]
     alone = op_workspaces(
         [static.operations[op] for op in unknown],
-        device=f"/{device.name}",
+        device=device.name,
         progress=partial(options.tell, "kernels"),
         time_budget=POLICY.alone_seconds if can_learn(device, options) else ALONE_SECONDS,
     )

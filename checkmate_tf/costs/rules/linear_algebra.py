@@ -1,0 +1,106 @@
+"""Floating-point operations of factorizations, of solving with them, of eigenvalues, and of Fourier transforms.
+
+Leading terms of dense algorithms on m x n matrices, m >= n, each of a batch: of LAPACK's and Golub and Van Loan,
+"Matrix Computations", 4th edition (2013), sections 3.2, 4.2, 5.2, 7.5, 8.3 and 8.6. Complex ones count as real ones.
+Singular values and eigenvalues are found by iterations, whose number these terms take for the usual one.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..counts import words
+from ..sizes import dims
+from .rule import Rule
+
+__all__ = ["LINEAR_ALGEBRA"]
+
+
+def _square(cubed: float) -> Rule:
+    """A rule for n x n matrices: so many n^3."""
+
+    def flops(op: Any, unknown: int | None) -> float | None:
+        shape = dims(op.inputs[0], unknown)
+        return None if shape is None else cubed * math.prod(shape[:-2]) * shape[-1] ** 3
+
+    return flops
+
+
+def _vectors_asked(attribute: str, values: float, vectors: float) -> Rule:
+    """A rule for n x n matrices: so many n^3 for eigenvalues alone, and for vectors, too."""
+
+    def flops(op: Any, unknown: int | None) -> float | None:
+        return _square(vectors if op.get_attr(attribute) else values)(op, unknown)
+
+    return flops
+
+
+def _solved(cubed: float, squared: float) -> Rule:
+    """A rule for n x n matrices and n x k right sides: so many n^3, and n^2 k."""
+
+    def flops(op: Any, unknown: int | None) -> float | None:
+        matrix, sides = dims(op.inputs[0], unknown), dims(op.inputs[1], unknown)
+        if matrix is None or sides is None:
+            return None
+        size, batch = matrix[-1], max(math.prod(matrix[:-2]), math.prod(sides[:-2]))
+        return batch * (cubed * size**3 + squared * size**2 * sides[-1])
+
+    return flops
+
+
+def _qr(op: Any, unknown: int | None) -> float | None:
+    # reflections give R, and are multiplied out to the first n columns of Q, or to all m
+    found = _tall(op, unknown)
+    if found is None:
+        return None
+    batch, m, n = found
+    thin = 2 * n**2 * (m - n / 3)
+    return batch * (thin + (4 * (m**2 * n - m * n**2 + n**3 / 3) if op.get_attr("full_matrices") else thin))
+
+
+def _svd(op: Any, unknown: int | None) -> float | None:
+    found = _tall(op, unknown)
+    if found is None:
+        return None
+    batch, m, n = found
+    if not op.get_attr("compute_uv"):
+        return batch * (4 * m * n**2 - 4 * n**3 / 3)
+    if op.get_attr("full_matrices"):
+        return batch * (4 * m**2 * n + 8 * m * n**2 + 9 * n**3)
+    return batch * (14 * m * n**2 + 8 * n**3)
+
+
+def _tall(op: Any, unknown: int | None) -> tuple[int, int, int] | None:
+    """How many matrices, their longer side and their shorter one."""
+    shape = dims(op.inputs[0], unknown)
+    return None if shape is None else (math.prod(shape[:-2]), max(shape[-2:]), min(shape[-2:]))
+
+
+def _fft(op: Any, unknown: int | None) -> float | None:
+    # of a batch over the last axes, two or three where the type says so; of real numbers the longer side counts
+    axes = next((k for k in (3, 2) if op.type.endswith(f"{k}D")), 1)
+    given, found = dims(op.inputs[0], unknown), dims(op.outputs[0], unknown)
+    if given is None or found is None:
+        return None
+    points, transformed = (max(math.prod(given[k:]), math.prod(found[k:])) for k in (0, -axes))
+    return 5 * points * math.log2(max(transformed, 2))
+
+
+#: FLOPs of an operation, by its type; None where a shape is unknown.
+LINEAR_ALGEBRA: dict[str, Rule] = {
+    "Cholesky": _square(1 / 3),
+    "Lu": _square(2 / 3),
+    "MatrixDeterminant": _square(2 / 3),  # by LU
+    "LogMatrixDeterminant": _square(2 / 3),
+    "MatrixInverse": _square(2),
+    "MatrixSolve": _solved(2 / 3, 2),
+    "MatrixTriangularSolve": _solved(0, 1),
+    "SelfAdjointEigV2": _vectors_asked("compute_v", 4 / 3, 9),
+    "Eig": _vectors_asked("compute_v", 10, 25),
+    "Qr": _qr,
+    "Svd": _svd,
+}
+LINEAR_ALGEBRA |= dict.fromkeys(
+    (f"{kind}{axes}" for kind in words("FFT IFFT RFFT IRFFT") for axes in ("", "2D", "3D")), _fft
+)

@@ -53,6 +53,7 @@ _PATIENCE = 3.0  # seconds that it goes on in any case,
 _PATIENCE_NODE = 0.01  # or so many for each node: in small graphs it has seen all that it will see by then
 _QUIET = 10.0  # seconds after which a bound that has not moved for half of the time is taken for done
 _FREE_PATIENCE = 2.0  # seconds at most that a search in free order goes on in any case: its bound is there at once
+_FREE_PATIENCE_NODE = 0.004  # or so many for each node: in large graphs it has hardly begun by then
 _LISTENED = 1.0  # seconds after the relaxation's first word: what it keeps is a start like no other
 _EARNED = 5e-4  # of the base cost, for each second: what it has to save in half of the time to go on
 _EXACT = 2.0  # seconds that best-first search is given then, for a proof: schedules are as good sooner
@@ -139,10 +140,11 @@ class _Race:
         self.lower = any_order_bound(graph, budget_bytes) if self.free else graph.base_cost
         self.exact = BestFirst(graph, budget_bytes) if self.free and len(graph) <= LARGEST else None
         self.improver: Improver | None = None
-        self.history: list[tuple[float, float]] = []  # (seconds, cost)
+        self.history: list[tuple[float, float]] = []  # (seconds of work, cost)
+        self.thread = time.thread_time()
         self.sets: list[KeepSet] = []
         self.raised = self.told = 0.0  # when a bound rose, and when progress was told
-        self.heard = np.inf  # when the relaxation first said what it keeps
+        self.heard = np.inf  # seconds of work after which the relaxation first said what it keeps
 
     @property
     def solver(self) -> str:
@@ -181,6 +183,10 @@ class _Race:
                 self._take(offers, now)
                 if self._over(now, process):
                     return
+
+    def _worked(self, now: float) -> float:
+        """Seconds that the search has worked, fewer on a busy machine; all, where it leaves the work to others."""
+        return now if self.improver is not None else time.thread_time() - self.thread
 
     def _take_first(self, walk: Iterator[np.ndarray | None]) -> None:
         """The search's first schedule, if there is one soon."""
@@ -222,7 +228,7 @@ class _Race:
             if news.get("kept"):
                 self.sets.append(KeepSet(np.array(news["boundaries"]), np.array(news["kept"])))
             if news.get("kept") or news.get("sequence"):
-                self.heard = min(self.heard, now)
+                self.heard = min(self.heard, self._worked(now))
             if news.get("sequence"):
                 offers.append(np.array(news["sequence"], dtype=np.int64))
         return offers
@@ -232,7 +238,7 @@ class _Race:
             found = evaluate(self.graph, plan_from_sequence(self.graph, offer))
             if found.peak_bytes <= self.budget and found.cost < self.cost:
                 self.best, self.cost = offer, found.cost
-                self.history.append((now, self.cost))
+                self.history.append((self._worked(now), self.cost))
 
     def _over(self, now: float, process: BoundProcess) -> bool:
         gap, options = 1 - self.lower / self.cost if self.cost else 0.0, self.options
@@ -257,10 +263,12 @@ class _Race:
 
     def _stalled(self, now: float) -> bool:
         """Whether the search has gained little for a while: in half of the time in free order, else in a quarter."""
-        patience = min(_PATIENCE, _PATIENCE_NODE * len(self.graph))
+        worked, nodes = self._worked(now), len(self.graph)
+        patience = min(_PATIENCE, _PATIENCE_NODE * nodes)
         if self.free:
             patience = min(_FREE_PATIENCE, max(patience, self.heard + _LISTENED))
-        quiet = 0.5 * now if self.free else 0.25 * now
-        before = [cost for when, cost in self.history if when <= now - quiet]
+            patience = max(patience, _FREE_PATIENCE_NODE * nodes)
+        quiet = 0.5 * worked if self.free else 0.25 * worked
+        before = [cost for when, cost in self.history if when <= worked - quiet]
         gained = before[-1] - self.cost if before else np.inf
-        return now >= patience and gained < (_EARNED * quiet if self.free else _STALL) * self.graph.base_cost
+        return worked >= patience and gained < (_EARNED * quiet if self.free else _STALL) * self.graph.base_cost

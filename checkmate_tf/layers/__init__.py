@@ -11,6 +11,7 @@
 - `graph.py`: the graph that Checkmate and Moccasin draw, with costs by any of these;
 - `reads.py`: which values the gradient of a layer reads;
 - `operators.py`: the graph that MONeT draws, in which gradients may read codes of values instead;
+- `settings.py`: settings of layers and losses as text, to tell two of them apart;
 - `runs.py`: the calls as functions that run alone, for those who time them.
 """
 

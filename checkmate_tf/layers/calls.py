@@ -8,15 +8,14 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from ..errors import BatchSizeError, DynamicShapeError, ModelError, TraceError
+from ..units import whole_batch
 
-__all__ = ["LayerCall", "LayerCalls", "Shape", "Value", "layer_calls", "parameter_bytes"]
+__all__ = ["LayerCall", "LayerCalls", "Shape", "Value", "layer_calls", "parameter_bytes", "parameter_count"]
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -159,8 +158,7 @@ def layer_calls(model: Any, batch_size: int) -> LayerCalls:
     TraceError
         If a model within is called in a way that cannot be taken apart.
     """
-    if isinstance(batch_size, bool) or not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
-        raise BatchSizeError(f"batch_size={batch_size!r} is not a batch: give a whole number of samples above 0")
+    batch_size = whole_batch(batch_size)
     function = _functional(model)
     calls: list[LayerCall] = []
     given = []
@@ -173,7 +171,7 @@ def layer_calls(model: Any, batch_size: int) -> LayerCalls:
             )
         if None in shape[1:]:
             raise _dynamic(f"an input of model {model.name!r}", shape, "give keras.Input all sizes but the batch")
-        given.append(Value(-1, number, (int(batch_size), *shape[1:]), tensor.dtype))
+        given.append(Value(-1, number, (batch_size, *shape[1:]), tensor.dtype))
     outputs = _walk(function, given, calls, {})
     return LayerCalls(tuple(calls), tuple(outputs), sum(value.bytes for value in given))
 
@@ -332,8 +330,17 @@ def _argument_shapes(node: Any, values: Mapping[int, Value]) -> Iterator[Shape]:
 
 
 def parameter_bytes(model: Any) -> int:
-    """Bytes of a model's variables, each counted once."""
-    return sum(math.prod(w.shape) * _width(str(w.dtype)) for w in {id(w): w for w in model.weights}.values())
+    """Bytes of a model's weights, each counted once."""
+    return sum(math.prod(w.shape) * _width(str(w.dtype)) for w in _weights(model))
+
+
+def parameter_count(model: Any) -> int:
+    """Number of a model's weights, each counted once."""
+    return sum(math.prod(w.shape) for w in _weights(model))
+
+
+def _weights(model: Any) -> Iterable[Any]:
+    return {id(w): w for w in model.weights}.values()
 
 
 def _width(dtype: str) -> int:

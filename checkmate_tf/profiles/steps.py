@@ -7,17 +7,19 @@ ones that cannot be run alone, and those after its time budget. They hardly spre
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
+from ..costs.signature import Signer
 from ..errors import CostError
 from .journal import Journal
 from .layers import Column, Progress, Sample
 from .table import FLOOR_US, ProfileTable
 
-__all__ = ["op_costs_from", "step_operations", "time_operations"]
+__all__ = ["op_costs_from", "operations_digest", "step_operations", "time_operations"]
 
 _FREE = "Placeholder"
 
@@ -45,6 +47,13 @@ def step_operations(model: Any, batch_size: int, data: Any = None) -> list[Any]:
 
     op_graph(model, batch_size, note, input_spec=spec)
     return operations
+
+
+def operations_digest(operations: Iterable[Any]) -> str:
+    """Digest of operations by name, type, shapes and attributes; the same in any process, and in any order."""
+    sign = Signer()
+    rows = sorted(f"{op.name}: {sign(op)}" for op in operations)
+    return hashlib.sha256("\n".join(rows).encode()).hexdigest()[:16]
 
 
 def time_operations(
@@ -86,10 +95,10 @@ def time_operations(
     kept = journal or Journal(None, "")
     found = {op.name: op for op in step_operations(model, batch_size, data)}
     operations = dict(sorted(found.items()))  # two traces of a step order independent operations in two ways
-    passes = []
+    digest, passes = operations_digest(operations.values()), []
     try:
         for number in range(max(1, repetitions)):
-            key = f"pass {number} over the operations at batch {batch_size}"
+            key = f"pass {number} over the operations #{digest} at batch {batch_size}"
             costs = kept.get(key, len(operations))
             if costs is None:
                 tell = _told(progress, number, repetitions)

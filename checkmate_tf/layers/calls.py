@@ -254,26 +254,33 @@ def _call(node: Any, values: Mapping[int, Value], calls: list[LayerCall], taken:
 def _output_shapes(node: Any, values: Mapping[int, Value]) -> list[Shape]:
     """Static shapes of a call's outputs.
 
-    A layer keeps the first axis of what it reads: where only that axis is open, the shape is known. An operation of
-    keras.ops may fold the batch into any axis. It is asked for its shapes again, with the batch; if it does not say,
-    the call is traced.
+    A layer of Keras keeps the first axis of what it reads: where only that axis is open, the shape is known. An
+    operation of keras.ops may fold the batch into any axis. It is asked for its shapes again, with the batch; if it
+    does not say, the call is traced. So may a layer that runs the user's code. It is traced first: what it says of its
+    shapes may hold for an open batch only.
     """
     drawn = [tuple(t.shape) for t in node.outputs]
     first = {values[id(t)].shape[:1] for t in node.input_tensors}
     lead = next(iter(first), ())
     keeps = [(*lead, *shape[1:]) if shape[:1] == (None,) else shape for shape in drawn]
     keeps_known = len(first) == 1 and not any(None in shape for shape in keeps)
-    if keeps_known and hasattr(node.operation, "weights"):
+    own_code = _runs_own_code(node.operation)
+    if keeps_known and hasattr(node.operation, "weights") and not own_code:
         return keeps
     if all(None not in shape for shape in drawn):
         return drawn
-    for ask in (_declared_shapes, _traced_shapes):
+    for ask in (_traced_shapes, _declared_shapes) if own_code else (_declared_shapes, _traced_shapes):
         shapes = ask(node, values)
         if shapes is not None and not any(None in shape for shape in shapes):
             return shapes
     if keeps_known:
         return keeps
     raise _dynamic(node.operation.name, drawn[0], "give keras.Input all sizes but the batch")
+
+
+def _runs_own_code(operation: Any) -> bool:
+    """Whether it is a layer of the user's, or one that calls a function of theirs."""
+    return not type(operation).__module__.startswith("keras.") or type(operation).__name__ == "Lambda"
 
 
 def _declared_shapes(node: Any, values: Mapping[int, Value]) -> list[Shape] | None:

@@ -21,13 +21,12 @@ from .table import FLOOR_US, ProfileTable
 
 __all__ = ["op_costs_from", "operations_digest", "step_operations", "time_operations"]
 
-_FREE = "Placeholder"
-
 
 def step_operations(model: Any, batch_size: int, data: Any = None) -> list[Any]:
     """The operations of a compiled model's training step whose costs `keras.api.op_graph` asks for.
 
-    Placeholders are left out: they are free, and their names differ from one trace to the next.
+    Placeholders are left out, and small constants that TensorFlow made of tensors outside of the step. They are free,
+    and their names differ from one trace to the next.
 
     Raises
     ------
@@ -41,7 +40,7 @@ def step_operations(model: Any, batch_size: int, data: Any = None) -> list[Any]:
     operations: list[Any] = []
 
     def note(op: Any) -> float:
-        if op.type != _FREE:
+        if not _is_free(op):
             operations.append(op)
         return 0.0
 
@@ -114,6 +113,10 @@ def time_operations(
     return Column(tuple(operations), tuple(op.type for op in operations.values()), samples)
 
 
+def _is_free(op: Any) -> bool:
+    return op.type == "Placeholder" or op.name.isdigit()  # a constant's name is a number that is drawn in each trace
+
+
 def _told(progress: Progress | None, number: int, repetitions: int) -> Callable[[int, int, str], None] | None:
     if progress is None:
         return None
@@ -133,7 +136,7 @@ def op_costs_from(table: ProfileTable, batch_size: int, source: str = "the profi
     costs = dict(zip(table.names, zip(table.kinds, table.costs(batch_size).tolist(), strict=True), strict=True))
 
     def cost(op: Any) -> float:
-        if op.type == _FREE:
+        if _is_free(op):
             return 0.0
         kind, us = costs.get(op.name, ("", 0.0))
         if kind != op.type:

@@ -10,15 +10,17 @@ import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 keras = pytest.importorskip("keras")
+import tensorflow as tf  # noqa: E402
 from profiles import table_of  # noqa: E402
 
 from checkmate_tf.errors import CostError  # noqa: E402
+from checkmate_tf.keras.api import op_graph  # noqa: E402
 from checkmate_tf.profiles import layers, run  # noqa: E402
 from checkmate_tf.profiles.file import profile_from_dict, profile_to_dict  # noqa: E402
 from checkmate_tf.profiles.identity import differs_from, fingerprint_of  # noqa: E402
 from checkmate_tf.profiles.layers import Column, Sample  # noqa: E402
 from checkmate_tf.profiles.run import profile_model  # noqa: E402
-from checkmate_tf.profiles.steps import operations_digest, step_operations  # noqa: E402
+from checkmate_tf.profiles.steps import op_costs_from, operations_digest, step_operations  # noqa: E402
 from checkmate_tf.profiles.table import Fingerprint, merged  # noqa: E402
 
 L = keras.layers
@@ -82,6 +84,27 @@ def test_operations_are_known_by_their_attributes():
     )
     assert differs_from(conv_model())(table) == ""
     assert "other operations" in differs_from(conv_model(strides=2))(table)
+
+
+class _Scaled(L.Layer):
+    """Holds a small tensor, which is a constant in each trace."""
+
+    def build(self, shape):
+        self.scale = tf.constant(2.0)
+
+    def call(self, x):
+        return x * self.scale
+
+
+def test_constants_that_are_named_by_number_do_not_count():
+    x = keras.Input((3,))
+    model = keras.Model(x, _Scaled(name="scaled")(x))
+    model.compile(keras.optimizers.SGD(name="sgd"), "mse")
+    one, other = step_operations(model, 2), step_operations(model, 2)
+    assert operations_digest(one) == operations_digest(other)
+    names, kinds = tuple(op.name for op in one), tuple(op.type for op in one)
+    table = table_of(level="op", names=names, kinds=kinds, medians=[[1.0, 2.0]] * len(one))
+    assert op_graph(model, 2, op_costs_from(table, 2)).costs.sum() > 0
 
 
 def test_a_pass_over_another_step_is_not_resumed(tmp_path, monkeypatch):

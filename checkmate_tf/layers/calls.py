@@ -154,7 +154,7 @@ def layer_calls(model: Any, batch_size: int) -> LayerCalls:
     BatchSizeError
         If the batch is not a positive whole number, or the model fixes another.
     DynamicShapeError
-        If the size of a layer's output does not follow from the batch.
+        If the size of a layer's output does not follow from the batch, as that of a sparse one.
     TraceError
         If a model within is called in a way that cannot be taken apart.
     """
@@ -171,6 +171,7 @@ def layer_calls(model: Any, batch_size: int) -> LayerCalls:
             )
         if None in shape[1:]:
             raise _dynamic(f"an input of model {model.name!r}", shape, "give keras.Input all sizes but the batch")
+        _check_dense(tensor, f"an input of model {model.name!r}")
         given.append(Value(-1, number, (batch_size, *shape[1:]), tensor.dtype))
     outputs = _walk(function, given, calls, {})
     return LayerCalls(tuple(calls), tuple(outputs), sum(value.bytes for value in given))
@@ -237,6 +238,7 @@ def _call(node: Any, values: Mapping[int, Value], calls: list[LayerCall], taken:
     name = node.operation.name
     again = taken.get(name, 0)
     taken[name] = again + 1
+    _check_dense(node.operation, name)  # not its outputs: Keras takes a product with a number for sparse
     shaped = zip(_output_shapes(node, values), node.outputs, strict=True)
     made = [Value(len(calls), k, shape, tensor.dtype) for k, (shape, tensor) in enumerate(shaped)]
     calls.append(
@@ -299,7 +301,10 @@ def _declared_shapes(node: Any, values: Mapping[int, Value]) -> list[Shape] | No
 
 
 def _traced_shapes(node: Any, values: Mapping[int, Value]) -> list[Shape] | None:
-    """Shapes that TensorFlow infers, where a layer does not say (EinsumDense with None in output_shape)."""
+    """Shapes that TensorFlow infers, where a layer does not say (EinsumDense with None in output_shape).
+
+    What the layer adds to its losses, and what it assigns, is forgotten.
+    """
     import keras
     import tensorflow as tf
 
@@ -308,7 +313,8 @@ def _traced_shapes(node: Any, values: Mapping[int, Value]) -> list[Shape] | None
 
     def run(*given: Any) -> Any:
         args, kwargs = node.arguments.fill_in({id(t): x for t, x in zip(tensors, given, strict=True)})
-        return node.operation(*args, **kwargs)
+        with keras.StatelessScope():
+            return node.operation(*args, **kwargs)
 
     try:
         outputs = tf.function(run, autograph=False).get_concrete_function(*specs).structured_outputs
@@ -354,6 +360,15 @@ def _width(dtype: str) -> int:
     """Bytes of an element; strings count 8, as elsewhere in the package."""
     bits = re.search(r"\d+", dtype)
     return max(int(bits[0]) // 8, 1) if bits else (1 if "bool" in dtype else 8)
+
+
+def _check_dense(maker: Any, name: str) -> None:
+    """Refuse a sparse input of a model, and a layer that makes sparse tensors."""
+    if getattr(maker, "sparse", False):
+        raise DynamicShapeError(
+            f"{name} is sparse, so its size does not follow from the batch size: make it dense, or use the op level "
+            "(checkmate_tf.compile)"
+        )
 
 
 def _dynamic(name: str, shape: tuple[int | None, ...], advice: str) -> DynamicShapeError:

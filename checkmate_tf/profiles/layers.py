@@ -290,13 +290,13 @@ def _losses_as_before(model: Any) -> Iterator[None]:
     """Take back what the loss is built for here, and the losses that layers add."""
     from ..keras.built.unbuilt import left_unbuilt
 
+    clear = getattr(model, "_clear_losses", lambda: None)
+    clear()  # those of an earlier trace are out of scope
     with left_unbuilt(model):
         try:
             yield
         finally:
-            clear = getattr(model, "_clear_losses", None)
-            if clear is not None:
-                clear()
+            clear()
 
 
 def _reason(error: Exception) -> str:

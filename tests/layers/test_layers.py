@@ -477,6 +477,15 @@ def test_open_sizes_are_named():
         layer_graph(chain(L.Conv1D(2, 3), shape=(None, 3)), 1)
 
 
+def test_sparse_values_have_no_size():
+    x = keras.Input((6,), sparse=True)
+    with pytest.raises(DynamicShapeError, match="an input of model .* is sparse"):
+        layer_graph(keras.Model(x, L.Dense(2)(x)), 1)
+    coded = L.CategoryEncoding(6, sparse=True, name="coded")
+    with pytest.raises(DynamicShapeError, match="coded is sparse"):
+        layer_graph(chain(coded, L.Dense(2), shape=(3,), dtype="int64"), 1)
+
+
 def test_a_model_within_is_called_on_its_inputs():
     a, b = keras.Input((3,), name="a"), keras.Input((3,), name="b")
     inner = keras.Model({"a": a}, L.Dense(1)(a))

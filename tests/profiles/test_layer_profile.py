@@ -97,6 +97,23 @@ def test_states_seeds_and_weights_that_layers_assign_stay_as_they_were(fresh_ker
         np.testing.assert_array_equal(value, variable.numpy(), err_msg=variable.path)
 
 
+class _Adding(L.Layer):
+    def call(self, x):
+        self.add_loss(keras.ops.sum(x))
+        return x
+
+
+def test_losses_that_layers_add_are_not_in_the_way(fresh_keras):
+    x = keras.Input((3,))
+    model = keras.Model(x, _Adding(name="adding")(L.Dense(2)(x)))
+    model.compile("sgd", "mse")
+    model.fit(np.ones((2, 3)), np.ones((2, 2)), verbose=0)
+    before = list(model.losses)
+    layer_graph(model, 2)
+    assert {id(loss) for loss in model.losses} <= {id(loss) for loss in before}
+    assert len(time_layers(model, 2, repetitions=1).names) == 5
+
+
 def test_the_loss_is_left_unbuilt(fresh_keras):
     """It is built for made-up targets here, and for those of the user in `fit`."""
     model = dense_model()

@@ -258,20 +258,20 @@ def _output_shapes(node: Any, values: Mapping[int, Value]) -> list[Shape]:
 
     A layer of Keras keeps the first axis of what it reads: where only that axis is open, the shape is known. An
     operation of keras.ops may fold the batch into any axis. It is asked for its shapes again, with the batch; if it
-    does not say, the call is traced. So may a layer that runs the user's code. It is traced first: what it says of its
-    shapes may hold for an open batch only.
+    does not say, the call is traced. A layer that runs the user's code may do the same. It is traced first: what it
+    says of its shapes may hold for an open batch only.
     """
     drawn = [tuple(t.shape) for t in node.outputs]
     first = {values[id(t)].shape[:1] for t in node.input_tensors}
     lead = next(iter(first), ())
     keeps = [(*lead, *shape[1:]) if shape[:1] == (None,) else shape for shape in drawn]
     keeps_known = len(first) == 1 and not any(None in shape for shape in keeps)
-    own_code = _runs_own_code(node.operation)
-    if keeps_known and hasattr(node.operation, "weights") and not own_code:
+    may_fold = _may_fold(node.operation, len(drawn[0]))
+    if keeps_known and hasattr(node.operation, "weights") and not may_fold:
         return keeps
     if all(None not in shape for shape in drawn):
         return drawn
-    for ask in (_traced_shapes, _declared_shapes) if own_code else (_declared_shapes, _traced_shapes):
+    for ask in (_traced_shapes, _declared_shapes) if may_fold else (_declared_shapes, _traced_shapes):
         shapes = ask(node, values)
         if shapes is not None and not any(None in shape for shape in shapes):
             return shapes
@@ -280,9 +280,12 @@ def _output_shapes(node: Any, values: Mapping[int, Value]) -> list[Shape]:
     raise _dynamic(node.operation.name, drawn[0], "give keras.Input all sizes but the batch")
 
 
-def _runs_own_code(operation: Any) -> bool:
-    """Whether it is a layer of the user's, or one that calls a function of theirs."""
-    return not type(operation).__module__.startswith("keras.") or type(operation).__name__ == "Lambda"
+def _may_fold(operation: Any, rank: int) -> bool:
+    """Whether a layer may give its first axis another size: it runs the user's code, or concatenates batches."""
+    kind = type(operation)
+    if not kind.__module__.startswith("keras.") or kind.__name__ == "Lambda":
+        return True
+    return kind.__name__ == "Concatenate" and operation.axis in (0, -rank)
 
 
 def _declared_shapes(node: Any, values: Mapping[int, Value]) -> list[Shape] | None:

@@ -217,6 +217,13 @@ def test_layers_that_run_the_users_code_may_fold_the_batch(layer):
     assert graph.costs[graph.names.index("dense")] == 9 * 2 * 4 * 5
 
 
+def test_batches_may_be_concatenated():
+    x, y = keras.Input((4,)), keras.Input((4,))
+    both = [L.Concatenate(axis=axis)([x, y]) for axis in (0, -2)]
+    graph = layer_graph(keras.Model([x, y], [*both, L.Concatenate()([x, y])]), 3)
+    assert [*graph.sizes[:3]] == [4 * 6 * 4, 4 * 6 * 4, 4 * 3 * 8]
+
+
 def test_masks_are_values_without_gradients():
     model = chain(L.Embedding(10, 4, mask_zero=True), L.LSTM(3, name="lstm"), shape=(7,), dtype="int32")
     graph = layer_graph(model, 2)

@@ -238,7 +238,8 @@ def _call(node: Any, values: Mapping[int, Value], calls: list[LayerCall], taken:
     name = node.operation.name
     again = taken.get(name, 0)
     taken[name] = again + 1
-    _check_dense(node.operation, name)  # not its outputs: Keras takes a product with a number for sparse
+    if _is_of_keras(node.operation):  # not its outputs: Keras takes a product with a number for sparse
+        _check_dense(node.operation, name)
     shaped = zip(_output_shapes(node, values), node.outputs, strict=True)
     made = [Value(len(calls), k, shape, tensor.dtype) for k, (shape, tensor) in enumerate(shaped)]
     calls.append(
@@ -282,10 +283,14 @@ def _output_shapes(node: Any, values: Mapping[int, Value]) -> list[Shape]:
 
 def _may_fold(operation: Any, rank: int) -> bool:
     """Whether a layer may give its first axis another size: it runs the user's code, or concatenates batches."""
-    kind = type(operation)
-    if not kind.__module__.startswith("keras.") or kind.__name__ == "Lambda":
+    kind = type(operation).__name__
+    if not _is_of_keras(operation) or kind == "Lambda":
         return True
-    return kind.__name__ == "Concatenate" and operation.axis in (0, -rank)
+    return kind == "Concatenate" and operation.axis in (0, -rank)
+
+
+def _is_of_keras(operation: Any) -> bool:
+    return type(operation).__module__.startswith("keras.")
 
 
 def _declared_shapes(node: Any, values: Mapping[int, Value]) -> list[Shape] | None:

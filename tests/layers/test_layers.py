@@ -491,6 +491,9 @@ def test_sparse_values_have_no_size():
     coded = L.CategoryEncoding(6, sparse=True, name="coded")
     with pytest.raises(DynamicShapeError, match="coded is sparse"):
         layer_graph(chain(coded, L.Dense(2), shape=(3,), dtype="int64"), 1)
+    own = Windows()
+    own.sparse = True  # whatever that means there
+    assert layer_graph(chain(own, shape=(6, 4)), 1).sizes[0] == 4 * 6 * 4
 
 
 def test_a_model_within_is_called_on_its_inputs():

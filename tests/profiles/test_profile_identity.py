@@ -98,7 +98,7 @@ class _Scaled(L.Layer):
 
 def test_constants_that_are_named_by_number_do_not_count():
     x = keras.Input((3,))
-    model = keras.Model(x, _Scaled(name="scaled")(x))
+    model = keras.Model(x, _Scaled(name="scaled")(L.Dense(2, name="dense")(x)))
     model.compile(keras.optimizers.SGD(name="sgd"), "mse")
     one, other = step_operations(model, 2), step_operations(model, 2)
     assert operations_digest(one) == operations_digest(other)

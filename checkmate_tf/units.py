@@ -1,4 +1,7 @@
-"""Bytes as people write them: `"1.5GB"`, `"512MiB"`, `0.5` of the plain peak, `"auto"` for the device's limit."""
+"""Bytes as people write them: `"1.5GB"`, `"512MiB"`, `0.5` of the plain peak, `"auto"` for the device's limit.
+
+And what a batch size may be.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
-from .errors import BudgetError, show_value
+from .errors import BatchSizeError, BudgetError, show_value
 
-__all__ = ["MOST_BYTES", "MOST_TEXT", "Budget", "format_bytes", "is_whole", "parse_budget"]
+__all__ = ["MOST_BYTES", "MOST_TEXT", "Budget", "format_bytes", "is_whole", "parse_budget", "whole_batch"]
 
 _UNITS = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgt", start=1):
@@ -117,3 +120,18 @@ def format_bytes(size: float) -> str:
 def is_whole(value: object, least: int) -> bool:
     """Whether it is a whole number, one of NumPy's included, and not below the least."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+
+
+def whole_batch(batch_size: object) -> int:
+    """A batch size as an int; NumPy's whole numbers serve, too.
+
+    Raises
+    ------
+    BatchSizeError
+        If it is not a positive whole number.
+    """
+    if not is_whole(batch_size, 1):
+        raise BatchSizeError(
+            f"batch_size={show_value(batch_size)} is not a batch: give a whole number of samples above 0"
+        )
+    return int(batch_size)  # type: ignore[call-overload]

@@ -154,7 +154,8 @@ def _traced(level: str, model: Any, batch_size: int | None, costs: Any, data: An
 def _profiled(command: GraphCommand, model: Any, batch_size: int | None, data: Any) -> Graph | None:
     """The graph with the costs of a stored profile, or of one made now; None at op level without a stored one."""
     from ..profiles.file import find_profile
-    from ..profiles.run import differs_from, profile_model
+    from ..profiles.identity import differs_from
+    from ..profiles.run import profile_model
     from ..profiles.table import graph_with_profile
 
     notes, level = stderr(), command.level
@@ -174,7 +175,7 @@ def _profiled(command: GraphCommand, model: Any, batch_size: int | None, data: A
         from ..profiles.artifact import graph_with_artifact
 
         return graph_with_artifact(_traced(level, model, batch_size, "flops", data), command.profile, batch_size)
-    path, table = find_profile(command.profile, level, differs_from(model))
+    path, table = find_profile(command.profile, level, differs_from(model, data))
     notes.print(f"costs of {path}: {table.origin(batch_size)}", highlight=False, soft_wrap=True)
     if level == "layer":
         return graph_with_profile(_traced(level, model, batch_size, "flops", data), table, batch_size, str(path))

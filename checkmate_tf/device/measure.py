@@ -35,6 +35,7 @@ __all__ = [
     "measure_peak",
     "put_back",
     "ran_out",
+    "unchanged",
 ]
 
 CPU_LIMIT = 64 * 2**30
@@ -354,6 +355,16 @@ def ran_out(error: Exception) -> bool:
 
 
 @contextlib.contextmanager
+def unchanged(variables: Sequence[Any]) -> Iterator[None]:
+    """Give variables the values back at the end that they have now; they are held in host memory meanwhile."""
+    before = [v.numpy() for v in variables]
+    try:
+        yield
+    finally:
+        _assign_all(variables, before)
+
+
+@contextlib.contextmanager
 def put_back(device: Device, variables: Sequence[Any]) -> Iterator[None]:
     """Give variables the values back at the end that they have now, and forget what the device's peak was meanwhile.
 
@@ -364,11 +375,10 @@ def put_back(device: Device, variables: Sequence[Any]) -> Iterator[None]:
     variables : sequence of tf.Variable
         Everything that may be assigned meanwhile. Their values are held in host memory.
     """
-    before = [v.numpy() for v in variables]
     try:
-        yield
+        with unchanged(variables):
+            yield
     finally:
-        _assign_all(variables, before)
         tf.config.experimental.reset_memory_stats(device.name)
 
 

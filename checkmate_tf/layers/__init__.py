@@ -5,12 +5,13 @@
 - `calls.py`: the calls of layers in a model, with static shapes;
 - `work/`: what a layer, or an operation of keras.ops, computes (`Work`);
 - `flops.py`: work as FLOPs, by three conventions; the cost models that count FLOPs;
+- `reads.py`: which values the gradient of a layer reads;
 - `kernels.py`: kernels that a layer launches, and the parts that layers are put together from;
 - `launches.py`: which kernels each layer launches, forward and backward;
 - `v100.py`: what kernels take on a V100, modelled; the cost model "v100";
 - `graph.py`: the graph that Checkmate and Moccasin draw, with costs by any of these;
-- `reads.py`: which values the gradient of a layer reads;
 - `operators.py`: the graph that MONeT draws, in which gradients may read codes of values instead;
+- `settings.py`: settings of layers and losses as text, to tell two of them apart;
 - `runs.py`: the calls as functions that run alone, for those who time them.
 """
 

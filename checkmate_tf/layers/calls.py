@@ -8,15 +8,14 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from ..errors import BatchSizeError, DynamicShapeError, ModelError, TraceError
+from ..units import whole_batch
 
-__all__ = ["LayerCall", "LayerCalls", "Shape", "Value", "layer_calls", "parameter_bytes"]
+__all__ = ["LayerCall", "LayerCalls", "Shape", "Value", "layer_calls", "parameter_bytes", "parameter_count"]
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -155,12 +154,11 @@ def layer_calls(model: Any, batch_size: int) -> LayerCalls:
     BatchSizeError
         If the batch is not a positive whole number, or the model fixes another.
     DynamicShapeError
-        If the size of a layer's output does not follow from the batch.
+        If the size of a layer's output does not follow from the batch, as that of a sparse one.
     TraceError
         If a model within is called in a way that cannot be taken apart.
     """
-    if isinstance(batch_size, bool) or not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
-        raise BatchSizeError(f"batch_size={batch_size!r} is not a batch: give a whole number of samples above 0")
+    batch_size = whole_batch(batch_size)
     function = _functional(model)
     calls: list[LayerCall] = []
     given = []
@@ -173,7 +171,8 @@ def layer_calls(model: Any, batch_size: int) -> LayerCalls:
             )
         if None in shape[1:]:
             raise _dynamic(f"an input of model {model.name!r}", shape, "give keras.Input all sizes but the batch")
-        given.append(Value(-1, number, (int(batch_size), *shape[1:]), tensor.dtype))
+        _check_dense(tensor, f"an input of model {model.name!r}")
+        given.append(Value(-1, number, (batch_size, *shape[1:]), tensor.dtype))
     outputs = _walk(function, given, calls, {})
     return LayerCalls(tuple(calls), tuple(outputs), sum(value.bytes for value in given))
 
@@ -239,6 +238,8 @@ def _call(node: Any, values: Mapping[int, Value], calls: list[LayerCall], taken:
     name = node.operation.name
     again = taken.get(name, 0)
     taken[name] = again + 1
+    if _is_of_keras(node.operation):  # not its outputs: Keras takes a product with a number for sparse
+        _check_dense(node.operation, name)
     shaped = zip(_output_shapes(node, values), node.outputs, strict=True)
     made = [Value(len(calls), k, shape, tensor.dtype) for k, (shape, tensor) in enumerate(shaped)]
     calls.append(
@@ -256,26 +257,40 @@ def _call(node: Any, values: Mapping[int, Value], calls: list[LayerCall], taken:
 def _output_shapes(node: Any, values: Mapping[int, Value]) -> list[Shape]:
     """Static shapes of a call's outputs.
 
-    A layer keeps the first axis of what it reads: where only that axis is open, the shape is known. An operation of
-    keras.ops may fold the batch into any axis. It is asked for its shapes again, with the batch; if it does not say,
-    the call is traced.
+    A layer of Keras keeps the first axis of what it reads: where only that axis is open, the shape is known. An
+    operation of keras.ops may fold the batch into any axis. It is asked for its shapes again, with the batch; if it
+    does not say, the call is traced. A layer that runs the user's code may do the same. It is traced first: what it
+    says of its shapes may hold for an open batch only.
     """
     drawn = [tuple(t.shape) for t in node.outputs]
     first = {values[id(t)].shape[:1] for t in node.input_tensors}
     lead = next(iter(first), ())
     keeps = [(*lead, *shape[1:]) if shape[:1] == (None,) else shape for shape in drawn]
     keeps_known = len(first) == 1 and not any(None in shape for shape in keeps)
-    if keeps_known and hasattr(node.operation, "weights"):
+    may_fold = _may_fold(node.operation, len(drawn[0]))
+    if keeps_known and hasattr(node.operation, "weights") and not may_fold:
         return keeps
     if all(None not in shape for shape in drawn):
         return drawn
-    for ask in (_declared_shapes, _traced_shapes):
+    for ask in (_traced_shapes, _declared_shapes) if may_fold else (_declared_shapes, _traced_shapes):
         shapes = ask(node, values)
         if shapes is not None and not any(None in shape for shape in shapes):
             return shapes
     if keeps_known:
         return keeps
     raise _dynamic(node.operation.name, drawn[0], "give keras.Input all sizes but the batch")
+
+
+def _may_fold(operation: Any, rank: int) -> bool:
+    """Whether a layer may give its first axis another size: it runs the user's code, or concatenates batches."""
+    kind = type(operation).__name__
+    if not _is_of_keras(operation) or kind == "Lambda":
+        return True
+    return kind == "Concatenate" and operation.axis in (0, -rank)
+
+
+def _is_of_keras(operation: Any) -> bool:
+    return type(operation).__module__.startswith("keras.")
 
 
 def _declared_shapes(node: Any, values: Mapping[int, Value]) -> list[Shape] | None:
@@ -294,7 +309,10 @@ def _declared_shapes(node: Any, values: Mapping[int, Value]) -> list[Shape] | No
 
 
 def _traced_shapes(node: Any, values: Mapping[int, Value]) -> list[Shape] | None:
-    """Shapes that TensorFlow infers, where a layer does not say (EinsumDense with None in output_shape)."""
+    """Shapes that TensorFlow infers, where a layer does not say (EinsumDense with None in output_shape).
+
+    What the layer adds to its losses, and what it assigns, is forgotten.
+    """
     import keras
     import tensorflow as tf
 
@@ -303,7 +321,8 @@ def _traced_shapes(node: Any, values: Mapping[int, Value]) -> list[Shape] | None
 
     def run(*given: Any) -> Any:
         args, kwargs = node.arguments.fill_in({id(t): x for t, x in zip(tensors, given, strict=True)})
-        return node.operation(*args, **kwargs)
+        with keras.StatelessScope():
+            return node.operation(*args, **kwargs)
 
     try:
         outputs = tf.function(run, autograph=False).get_concrete_function(*specs).structured_outputs
@@ -332,14 +351,32 @@ def _argument_shapes(node: Any, values: Mapping[int, Value]) -> Iterator[Shape]:
 
 
 def parameter_bytes(model: Any) -> int:
-    """Bytes of a model's variables, each counted once."""
-    return sum(math.prod(w.shape) * _width(str(w.dtype)) for w in {id(w): w for w in model.weights}.values())
+    """Bytes of a model's weights, each counted once."""
+    return sum(math.prod(w.shape) * _width(str(w.dtype)) for w in _weights(model))
+
+
+def parameter_count(model: Any) -> int:
+    """Number of a model's weights, each counted once."""
+    return sum(math.prod(w.shape) for w in _weights(model))
+
+
+def _weights(model: Any) -> Iterable[Any]:
+    return {id(w): w for w in model.weights}.values()
 
 
 def _width(dtype: str) -> int:
     """Bytes of an element; strings count 8, as elsewhere in the package."""
     bits = re.search(r"\d+", dtype)
     return max(int(bits[0]) // 8, 1) if bits else (1 if "bool" in dtype else 8)
+
+
+def _check_dense(maker: Any, name: str) -> None:
+    """Refuse a sparse input of a model, and a layer that makes sparse tensors."""
+    if getattr(maker, "sparse", False):
+        raise DynamicShapeError(
+            f"{name} is sparse, so its size does not follow from the batch size: make it dense, or use the op level "
+            "(checkmate_tf.compile)"
+        )
 
 
 def _dynamic(name: str, shape: tuple[int | None, ...], advice: str) -> DynamicShapeError:

@@ -40,6 +40,7 @@ from .kernels import (
     product_of_values,
     traffic,
 )
+from .reads import LINEAR_LAYERS, MAX_POOLINGS, VIEW_LAYERS
 from .work.layers import layer_work
 from .work.shared import Shape, Shapes, adds_keys, attended, channels, nearest, size
 
@@ -67,7 +68,7 @@ def _activation(function: Any, outs: Shapes) -> Launches:
     """What a layer holds as its activation: a function, a layer or None."""
     if hasattr(function, "compute_output_spec"):
         return launches(function, outs[:1], outs[:1])
-    name = str(getattr(function, "__name__", "linear"))
+    name = "linear" if function is None else str(getattr(function, "__name__", ""))  # a functools.partial has none
     if name == "linear":
         return Launches()
     moved = fp32_bytes(outs[:1])
@@ -321,16 +322,8 @@ _LAYERS: dict[str, Rule] = {
     "Dropout": _dropout,
     "AlphaDropout": _dropout,
 }
-_LAYERS |= dict.fromkeys(words("MaxPooling1D MaxPooling2D MaxPooling3D"), _max_pool)
-_LAYERS |= dict.fromkeys(words("InputLayer Identity Reshape Flatten ActivityRegularization"), _view)
-_LAYERS |= dict.fromkeys(
-    words(
-        "AveragePooling1D AveragePooling2D AveragePooling3D GlobalAveragePooling1D GlobalAveragePooling2D "
-        "GlobalAveragePooling3D Average Concatenate Permute RepeatVector Cropping1D Cropping2D Cropping3D UpSampling1D "
-        "UpSampling2D UpSampling3D ZeroPadding1D ZeroPadding2D ZeroPadding3D Rescaling Normalization Resizing Subtract"
-    ),
-    _linear,
-)
+_LAYERS |= dict.fromkeys(MAX_POOLINGS, _max_pool) | dict.fromkeys(VIEW_LAYERS, _view)
+_LAYERS |= dict.fromkeys(LINEAR_LAYERS, _linear)
 
 _OPERATIONS: dict[str, Rule] = {"Add": _sum, "MaxPool": _max_pool}
 _OPERATIONS |= dict.fromkeys(words("Relu ReLU Relu6 LeakyRelu"), _relu)

@@ -28,7 +28,7 @@ from typing import Any
 from ..costs.counts import words
 from .work.shared import nearest
 
-__all__ = ["IN_PLACE", "READS", "activation_kind", "gradient_kind"]
+__all__ = ["IN_PLACE", "LINEAR_LAYERS", "MAX_POOLINGS", "READS", "VIEW_LAYERS", "activation_kind", "gradient_kind"]
 
 READS: dict[str, tuple[bool, bool]] = {
     "product": (True, False), "relu": (False, True), "leaky": (False, True), "output": (False, True),
@@ -40,22 +40,25 @@ READS: dict[str, tuple[bool, bool]] = {
 IN_PLACE = frozenset(words("relu leaky output input sum view dropout"))
 """Kinds whose kernels compute into an input of the same size that nobody else reads, as TensorFlow's do."""
 
+MAX_POOLINGS = words("MaxPooling1D MaxPooling2D MaxPooling3D")
+VIEW_LAYERS = words("InputLayer Identity Reshape Flatten ActivityRegularization")
+"""Layers whose value is their input, in another shape."""
+
+LINEAR_LAYERS = words(
+    "AveragePooling1D AveragePooling2D AveragePooling3D GlobalAveragePooling1D GlobalAveragePooling2D "
+    "GlobalAveragePooling3D Average Concatenate Permute RepeatVector Cropping1D Cropping2D Cropping3D UpSampling1D "
+    "UpSampling2D UpSampling3D ZeroPadding1D ZeroPadding2D ZeroPadding3D Rescaling Normalization Resizing Subtract"
+)
+"""Layers whose gradient needs no saved values, and is computed all the same."""
+
 _FUNCTIONS = dict.fromkeys(words("relu relu6"), "relu") | {"leaky_relu": "leaky", "linear": "view"}
 _FUNCTIONS |= dict.fromkeys(words("softmax sigmoid tanh"), "output")
 _FUNCTIONS |= dict.fromkeys(words("silu swish gelu hard_silu hard_sigmoid softplus softsign mish"), "input")
 
 _LAYERS = dict.fromkeys(words("BaseConv BaseConvTranspose BaseDepthwiseConv Dense EinsumDense"), "product")
 _LAYERS |= {"LeakyReLU": "leaky", "Softmax": "output", "BatchNormalization": "norm", "Dropout": "dropout", "Add": "sum"}
-_LAYERS |= dict.fromkeys(words("MaxPooling1D MaxPooling2D MaxPooling3D"), "pool")
-_LAYERS |= dict.fromkeys(words("InputLayer Identity Reshape Flatten ActivityRegularization"), "view")
-_LAYERS |= dict.fromkeys(
-    words(
-        "AveragePooling1D AveragePooling2D AveragePooling3D GlobalAveragePooling1D GlobalAveragePooling2D "
-        "GlobalAveragePooling3D Average Concatenate Permute RepeatVector Cropping1D Cropping2D Cropping3D UpSampling1D "
-        "UpSampling2D UpSampling3D ZeroPadding1D ZeroPadding2D ZeroPadding3D Rescaling Normalization Resizing Subtract"
-    ),
-    "linear",
-)
+_LAYERS |= dict.fromkeys(MAX_POOLINGS, "pool") | dict.fromkeys(VIEW_LAYERS, "view")
+_LAYERS |= dict.fromkeys(LINEAR_LAYERS, "linear")
 
 _OPERATIONS = {"Add": "sum", "MaxPool": "pool", "LeakyRelu": "leaky"}
 _OPERATIONS |= dict.fromkeys(words("Relu Relu6"), "relu") | dict.fromkeys(words("Softmax Sigmoid Tanh"), "output")

@@ -7,7 +7,6 @@ these tensors, masks and initial states included, which `profiles/layers.py` tim
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,11 +19,9 @@ import tensorflow as tf
 
 from ..costs.alone.fabricate import fabricate
 from .calls import LayerCall, Value, layer_calls
+from .settings import exact_settings, exact_words, lasting_settings, lasting_words
 
 __all__ = ["LayerRun", "layer_runs", "fabricated_input"]
-
-_NO_MATTER = ("_initializer", "_regularizer", "_constraint")  # settings that take no time in a layer's call,
-_ACTIVITY = "activity_regularizer"  # but for this one
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,20 +61,35 @@ class LayerRun:
         args, kwargs = self.call.node.arguments.fill_in(given)
         if _takes_training(self.call.operation):
             kwargs = {**kwargs, "training": True}  # as a functional model does, whatever its layers were built with
-        return keras.tree.flatten(self.call.operation(*args, **kwargs))
+        with tf.name_scope("alone"):  # as in a model, a layer's name may begin with an underscore
+            return keras.tree.flatten(self.call.operation(*args, **kwargs))
 
     def key(self) -> str:
-        """What makes two calls take the same time: class, settings, weights, tensors, gradients."""
-        operation = self.call.operation
-        given, outputs = self.call.arguments, self.call.outputs
-        tensors = [f"{v.dtype}{list(v.shape)}{'*' * want}" for v, want in zip(given, self.wanted, strict=True)]
-        made = [f"{v.dtype}{list(v.shape)}*{n}" for v, n in zip(outputs, self.arriving, strict=True)]
-        settings = [_settings(operation), _constants(self.call.node.arguments)]
-        settings += [f"{w.dtype}{tuple(w.shape)}{w.trainable}" for w in getattr(operation, "weights", ())]
-        digest = hashlib.sha256("\n".join(settings).encode()).hexdigest()[:16]
-        direction = "with gradient" if self.differentiates else "forward"
-        kind = type(operation)
-        return f"{kind.__module__}.{kind.__qualname__}({', '.join(tensors)}) -> {', '.join(made)} {direction} #{digest}"
+        """What makes two calls take the same time: class, settings, weights, tensors, gradients.
+
+        Calls of other processes have the same key only if all their settings can be told.
+        """
+        kind = type(self.call.operation)
+        digest = self._digest(exact_settings(self.call.operation), exact_words)
+        return f"{kind.__module__}.{kind.__qualname__}{self._tensors()} #{digest}"
+
+    def signature(self) -> str:
+        """The same call of the same model has this text in any process; two calls that differ may share it."""
+        digest = self._digest(lasting_settings(self.call.operation), lasting_words)
+        return f"{type(self.call.operation).__qualname__}{self._tensors()} #{digest}"
+
+    def _tensors(self) -> str:
+        given = zip(self.call.arguments, self.wanted, strict=True)
+        made = zip(self.call.outputs, self.arriving, strict=True)
+        read = ", ".join(f"{v.dtype}{list(v.shape)}{'*' * want}" for v, want in given)
+        written = ", ".join(f"{v.dtype}{list(v.shape)}*{n}" for v, n in made)
+        return f"({read}) -> {written} {'with gradient' if self.differentiates else 'forward'}"
+
+    def _digest(self, settings: str, words: Callable[[Any], str]) -> str:
+        weights = getattr(self.call.operation, "weights", ())
+        parts = [settings, _constants(self.call.node.arguments, words)]
+        parts += [f"{w.dtype}{tuple(w.shape)}{w.trainable}" for w in weights]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 def layer_runs(model: Any, batch_size: int) -> list[LayerRun]:
@@ -115,37 +127,14 @@ def _takes_training(operation: Any) -> bool:
         return False
 
 
-def _settings(operation: Any) -> str:
-    """A layer's settings as text; where Keras cannot tell them, a text that no other layer has."""
-    try:
-        return json.dumps(_plain(operation.get_config()), sort_keys=True, default=_described)
-    except Exception:  # noqa: BLE001 - whatever the user's layer raises
-        return f"{operation.name} {id(operation)}"
-
-
-def _plain(value: Any) -> Any:
-    """Settings without the names of layers, and without what takes no time."""
-    if isinstance(value, dict):
-        keep = [k for k in value if k != "name" and (k == _ACTIVITY or not str(k).endswith(_NO_MATTER))]
-        return {str(k): _plain(value[k]) for k in keep}
-    return [_plain(v) for v in value] if isinstance(value, (list, tuple)) else value
-
-
-def _described(value: Any) -> str:
-    """Of a setting that JSON has no word for. Nothing that differs may read the same, so addresses stay in it."""
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
-    return repr(value)
-
-
-def _constants(arguments: Any) -> str:
+def _constants(arguments: Any, words: Callable[[Any], str]) -> str:
     """What a call is given besides tensors of the model."""
     keep: Callable[[Any], str] = lambda x: (  # noqa: E731 - a short callback
         "tensor"
         if isinstance(x, keras.KerasTensor)
         else f"{x.dtype}{tuple(x.shape)}"
         if hasattr(x, "shape") and hasattr(x, "dtype")
-        else repr(x)
+        else words(x)
     )
     args, kwargs = keras.tree.map_structure(keep, arguments.args), keras.tree.map_structure(keep, arguments.kwargs)
     return f"{args} {sorted(kwargs.items())}"

@@ -8,5 +8,6 @@ Only commands and the search for the largest batch import this room. Its files:
 - `journal.py`: what a long run has measured so far, on disk;
 - `layers.py`: times the nodes of a layer-level graph;
 - `steps.py`: times the operations of a training step;
+- `identity.py`: which model a profile is of;
 - `run.py`: times a model at several batch sizes into a file, and goes on where an earlier run was stopped.
 """

@@ -2,7 +2,8 @@
 
     {"format": "checkmate-profile/1", "model": "mobilenet_1.00_224", "inputs": [[null, 224, 224, 3]],
      "parameters": 4253864, "device": "...", "versions": {"tensorflow": "2.21.0"}, "precision": "float32",
-     "level": "layer", "batch_sizes": [8, 16], "unit": "us",
+     "level": "layer", "fingerprint": {"batch_size": 8, "nodes": "1f0c...", "loss": "categorical_crossentropy"},
+     "batch_sizes": [8, 16], "unit": "us",
      "nodes": [{"name": "conv1", "kind": "forward", "median": [310.2, 602.9], "spread": [12.0, 20.1],
                 "repetitions": [5, 5]}, ...]}
 
@@ -11,21 +12,26 @@
 - `median`, `spread` (interquartile range) and `repetitions` have one entry for each of `batch_sizes`, which ascend.
   Times are in microseconds, medians above 0. Repetitions are 0 where there was nothing to run.
 - `inputs` are the shapes of the model's inputs, the batch null; `parameters` counts its weights.
+- `fingerprint` tells models apart that are equal in all of this. `nodes` is a digest of the layers' settings, or of the
+  operations, at a batch size; `loss` has the settings of the loss, and is empty at level "op". Files of earlier
+  versions have no fingerprint: they are read with a warning where they are taken for a model.
 
-All fields are required, others are ignored. Nothing but values is read: no code is run.
+All other fields are required, further ones are ignored. Nothing but values is read: no code is run.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ..errors import CostError, show_value
 from ..files.jsonfile import FieldCheck, read_json, write_json
-from .table import LAYER_KINDS, LEVELS, ProfileTable
+from .table import LAYER_KINDS, LEVELS, MOST_US, Fingerprint, ProfileTable
 
 __all__ = [
     "PROFILE_FORMAT",
@@ -42,14 +48,15 @@ MAX_FILE_BYTES = 64 << 20
 MAX_FILES = 1_000  # of a folder
 MAX_NODES, MAX_BATCHES, MAX_BATCH, MAX_RANK = 500_000, 1_000, 2**31, 100
 MAX_TEXT = 10_000  # characters
-MOST_US = 3.6e9  # an hour
 
 _FIELDS = (
     *("model", "inputs", "parameters", "device", "versions"),
     *("precision", "level", "batch_sizes", "unit", "nodes"),
 )
+_MARK_FIELDS = ("batch_size", "nodes", "loss")
 _NODE_FIELDS = ("name", "kind", "median", "spread", "repetitions")
 _CHECK = FieldCheck(CostError)
+_log = logging.getLogger(__name__)
 
 
 def profile_to_dict(table: ProfileTable) -> dict[str, Any]:
@@ -59,6 +66,7 @@ def profile_to_dict(table: ProfileTable) -> dict[str, Any]:
         {"name": name, "kind": kind, "median": _rounded(median), "spread": _rounded(spread), "repetitions": runs}
         for name, kind, median, spread, runs in zip(table.names, table.kinds, *columns, strict=True)
     ]
+    mark = {} if table.fingerprint is None else {"fingerprint": asdict(table.fingerprint)}
     return {
         "format": PROFILE_FORMAT,
         "model": table.model,
@@ -68,6 +76,7 @@ def profile_to_dict(table: ProfileTable) -> dict[str, Any]:
         "versions": dict(table.versions),
         "precision": table.precision,
         "level": table.level,
+        **mark,
         "batch_sizes": list(table.batch_sizes),
         "unit": "us",
         "nodes": nodes,
@@ -128,6 +137,7 @@ def profile_from_dict(data: Any, source: str = "profile") -> ProfileTable:
         median_us=[node[2] for node in nodes],  # type: ignore[arg-type]
         spread_us=[node[3] for node in nodes],  # type: ignore[arg-type]
         repetitions=[node[4] for node in nodes],  # type: ignore[arg-type]
+        fingerprint=_fingerprint(data["fingerprint"], source) if "fingerprint" in data else None,
     )
 
 
@@ -160,7 +170,8 @@ def find_profile(
 
     Parameters
     ----------
-    path : file, or folder with files of this format (and others, which are passed over)
+    path : file, or folder with files of this format
+        In a folder, other files are passed over. Those that are damaged are told of in the log.
     level : {"layer", "op"}
     differs : callable
         Empty for a profile that serves, else why it does not, in words.
@@ -168,7 +179,7 @@ def find_profile(
     Raises
     ------
     CostError
-        If there is no such profile (says why each one found does not serve), or there are several.
+        If a given file is no profile; if there is none that serves (says why each one found does not), or several.
     """
     place = Path(path)
     try:
@@ -179,10 +190,17 @@ def find_profile(
         raise CostError(f"{str(path)!r} holds {len(files)} files: give the one that is the profile")
     found, refused = [], []
     for file in files:
-        data = _load(file)
-        if place.is_dir() and not (isinstance(data, dict) and data.get("format") == PROFILE_FORMAT):
+        try:
+            data = _load(file)
+            if place.is_dir() and not (isinstance(data, dict) and data.get("format") == PROFILE_FORMAT):
+                continue
+            table = profile_from_dict(data, str(file))
+        except CostError as error:
+            if not place.is_dir():
+                raise
+            _log.warning("passed over: %s", error)
+            refused.append(str(error))
             continue
-        table = profile_from_dict(data, str(file))
         why = f"it is at {table.level} level" if table.level != level else differs(table)
         if why:
             refused.append(f"{file}: {why}")
@@ -240,6 +258,16 @@ def _time(value: Any, where: str, field: str) -> float:
 def _shape(value: Any, source: str) -> tuple[int | None, ...]:
     sizes = _CHECK.items(value, source, "inputs", 1, MAX_RANK)
     return tuple(None if d is None else _CHECK.whole(d, source, "inputs", 0, MAX_BATCH) for d in sizes)
+
+
+def _fingerprint(value: Any, source: str) -> Fingerprint:
+    where = f"{source}: fingerprint"
+    _CHECK.fields(value, where, _MARK_FIELDS)
+    return Fingerprint(
+        batch_size=_CHECK.whole(value["batch_size"], where, "batch_size", 1, MAX_BATCH),
+        nodes=_CHECK.text(value["nodes"], where, "nodes", MAX_TEXT),
+        loss=_CHECK.text(value["loss"], where, "loss", MAX_TEXT),
+    )
 
 
 def _versions(value: Any, source: str) -> dict[str, str]:

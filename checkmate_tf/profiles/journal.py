@@ -5,13 +5,12 @@ A readable JSON file beside the profile:
     {"format": "checkmate-measurements/1", "setting": ..., "measured": [{"key": ..., "values": [...]}, ...]}
 
 What is read is never trusted: a file of another setting (device, versions, model), or one that is damaged, is left out
-and overwritten.
+and overwritten. Several processes may share a file: each adds its entries, and takes only its own away.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 from ..errors import CostError, OutputError
 from ..files.jsonfile import read_json, write_json
+from .table import MOST_US
 
 __all__ = ["Journal"]
 
@@ -64,22 +64,30 @@ class Journal:
             self.save()
 
     def save(self) -> None:
-        """Write what is new. A file that cannot be written is a warning: the measurements go on."""
+        """Write what is new, beside what others wrote. If that fails, there is a warning: the measurements go on."""
         if self._path is None or not self._dirty:
             return
-        rows = [{"key": key, "values": values} for key, values in self._known.items()]
-        try:
-            write_json({"format": _FORMAT, "setting": self._setting, "unit": "us", "measured": rows}, self._path)
-        except OutputError as error:
-            _log.warning("what was measured so far is not kept: %s", error)
+        self._write(self._path, self._read() | self._known)
         self._dirty, self._saved = False, time.monotonic()
 
     def remove(self) -> None:
-        """Delete the file: all of it is in the profile."""
+        """Take the entries away, as all of them are in the profile; and the file, if there are no others in it."""
         self._dirty = False
-        if self._path is not None:
-            with suppress(OSError):
-                self._path.unlink(missing_ok=True)
+        if self._path is None:
+            return
+        others = {key: values for key, values in self._read().items() if key not in self._known}
+        if others:
+            self._write(self._path, others)
+            return
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+    def _write(self, path: Path, entries: dict[str, list[float]]) -> None:
+        rows = [{"key": key, "values": values} for key, values in entries.items()]
+        try:
+            write_json({"format": _FORMAT, "setting": self._setting, "unit": "us", "measured": rows}, path)
+        except OutputError as error:
+            _log.warning("what was measured so far is not kept: %s", error)
 
     def _read(self) -> dict[str, list[float]]:
         if self._path is None or not self._path.exists():
@@ -101,8 +109,5 @@ def _sound(row: Any) -> bool:
         isinstance(row, dict)
         and isinstance(row.get("key"), str)
         and isinstance(row.get("values"), list)
-        and all(
-            isinstance(v, (int, float)) and not isinstance(v, bool) and 0 <= v <= 1e12 and math.isfinite(v)
-            for v in row["values"]
-        )
+        and all(isinstance(v, (int, float)) and not isinstance(v, bool) and 0 <= v <= MOST_US for v in row["values"])
     )

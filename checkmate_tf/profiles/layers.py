@@ -10,8 +10,8 @@ something trained comes before. The two alternate, so that what disturbs one dis
 
 Where gradients of several readers reach a value, their sum is part of the gradient. What is measured as nothing (a
 view, a gradient that nothing needs) costs `FLOOR_US`. The spread is the interquartile range of the runs, or of the
-differences. Calls of the same class and settings on the same shapes are timed once. Afterwards the model's variables
-(averages of batch normalisation, seeds of dropout) are as before.
+differences. Calls of the same class and settings on the same shapes are timed once. Afterwards every variable that
+they may assign is as before: averages of batch normalisation, seeds, states of recurrent layers, weights.
 
 **What this does badly.** Layers run alone. In a step, neighbours share caches, small layers overlap on several threads,
 and graph optimization fuses across layers. Implicit masks (of Embedding(mask_zero=True)) are not there. The forward
@@ -34,10 +34,12 @@ from numpy.typing import NDArray
 
 from ..costs.alone.fabricate import fabricate
 from ..costs.setting import device_name
+from ..device.measure import captured_variables, unchanged
 from ..errors import CostError
 from ..layers.calls import Value
 from ..layers.graph import layer_graph
 from ..layers.runs import LayerRun, fabricated_input, layer_runs
+from ..layers.settings import exact_settings
 from .journal import Journal
 from .table import FLOOR_US, kind_words
 
@@ -124,7 +126,7 @@ def time_layers(
     total = len(order) + 1
     place = device_name(device)
     try:
-        with tf.init_scope(), tf.device(place), _unchanged(model):
+        with tf.init_scope(), tf.device(place), _losses_as_before(model):
             timer = _LayerTimer(max(1, repetitions), place.startswith("GPU"))
             loss = _known(kept, f"loss {_loss_key(model, batch_size)}", 1) or _time_loss(timer, model, batch_size)
             kept.put(f"loss {_loss_key(model, batch_size)}", loss[0].numbers)
@@ -189,10 +191,12 @@ def _time_call(timer: _LayerTimer, run: LayerRun) -> list[Sample]:
         given = [fabricated_input(value, run.call.operation) for value in run.call.arguments]
         forward = tf.function(lambda *tensors: run(tensors), autograph=False, jit_compile=False)
         if not run.differentiates:
-            return [Sample.of(timer.runs(lambda: forward(*given))[:, 0] - timer.call_us), Sample()]
+            with unchanged(captured_variables(_captures(forward, *given))):
+                return [Sample.of(timer.runs(lambda: forward(*given))[:, 0] - timer.call_us), Sample()]
         arriving = [[_upstream(v) for _ in range(n)] for v, n in zip(run.call.outputs, run.arriving, strict=True)]
         both = tf.function(lambda tensors, grads: _gradients(run, tensors, grads), autograph=False, jit_compile=False)
-        times = timer.runs(lambda: forward(*given), lambda: both(given, arriving))
+        with unchanged(captured_variables([*_captures(forward, *given), *_captures(both, given, arriving)])):
+            times = timer.runs(lambda: forward(*given), lambda: both(given, arriving))
         return [Sample.of(times[:, 0] - timer.call_us), Sample.of(times[:, 1] - times[:, 0])]
     except Exception as error:  # noqa: BLE001 - whatever the user's layer raises
         shapes = ", ".join(str(list(v.shape)) for v in run.call.arguments)
@@ -200,6 +204,11 @@ def _time_call(timer: _LayerTimer, run: LayerRun) -> list[Sample]:
             f"layer {run.call.name!r} ({type(run.call.operation).__name__}) cannot be run alone on {shapes}: "
             f"{_reason(error)}; take smaller batch sizes if memory ran out, or profile ops (--level op)"
         ) from error
+
+
+def _captures(function: Any, *arguments: Any) -> list[Any]:
+    """What a tf.function reads besides its arguments, variables among it."""
+    return list(function.get_concrete_function(*arguments).graph.captures)
 
 
 def _gradients(run: LayerRun, tensors: list[Any], arriving: list[list[Any]]) -> Any:
@@ -226,14 +235,8 @@ def _upstream(value: Value) -> Any:
 
 def _loss_key(model: Any, batch_size: int) -> str:
     outputs = ", ".join(f"{t.dtype}{list(t.shape)}" for t in model.outputs)
-    loss = model.loss if getattr(model, "compiled", False) else "mse"
-    return f"{keras.tree.map_structure(_loss_name, loss)} of {outputs} at batch {batch_size}"
-
-
-def _loss_name(loss: Any) -> str:
-    if isinstance(loss, str):
-        return loss
-    return str(getattr(loss, "name", None) or getattr(loss, "__name__", type(loss).__name__))
+    loss = model.loss if getattr(model, "compiled", False) else "mean of squares"
+    return f"{keras.tree.map_structure(exact_settings, loss)} of {outputs} at batch {batch_size}"
 
 
 def _time_loss(timer: _LayerTimer, model: Any, batch_size: int) -> list[Sample]:
@@ -256,7 +259,8 @@ def _time_loss(timer: _LayerTimer, model: Any, batch_size: int) -> list[Sample]:
     try:
         targets = _targets(model, batch_size)
         compiled = tf.function(step, autograph=False, jit_compile=False)
-        return [Sample.of(timer.runs(lambda: compiled(outputs, targets))[:, 0] - timer.call_us)]
+        with unchanged(captured_variables(_captures(compiled, outputs, targets))):
+            return [Sample.of(timer.runs(lambda: compiled(outputs, targets))[:, 0] - timer.call_us)]
     except Exception as error:  # noqa: BLE001 - whatever the user's loss raises
         raise CostError(
             f"the loss of {model.name!r} cannot be run alone at batch {batch_size}: {_reason(error)}; compile the "
@@ -282,23 +286,17 @@ def _with_batch(shape: Any, batch_size: int) -> tf.TensorShape:
 
 
 @contextmanager
-def _unchanged(model: Any) -> Iterator[None]:
-    """Put back what running layers in training changes: averages, seeds, losses that layers add."""
-    before = [(v, v.numpy()) for v in {id(v): v for v in _state(model)}.values()]
-    try:
-        yield
-    finally:
-        for variable, value in before:
-            variable.assign(value)
-        clear = getattr(model, "_clear_losses", None)
-        if clear is not None:
+def _losses_as_before(model: Any) -> Iterator[None]:
+    """Take back what the loss is built for here, and the losses that layers add."""
+    from ..keras.built.unbuilt import left_unbuilt
+
+    clear = getattr(model, "_clear_losses", lambda: None)
+    clear()  # those of an earlier trace are out of scope
+    with left_unbuilt(model):
+        try:
+            yield
+        finally:
             clear()
-
-
-def _state(model: Any) -> list[Any]:
-    """Variables that a call may change: averages, seeds, and the metrics that watch the losses."""
-    metrics = [v for metric in getattr(model, "metrics", ()) for v in metric.variables]
-    return [*(v for v in model.variables if not v.trainable), *metrics]
 
 
 def _reason(error: Exception) -> str:

@@ -2,15 +2,15 @@
 
 The file (`file.py`) is written after each batch size, so it can be used from the first one on. Measurements of the
 batch size in work are kept in a journal beside it (`journal.py`), which the next run reads. Batch sizes that the file
-has already are not run again; others are added to it.
+has already are not run again; others are added to it, and to what other processes wrote there meanwhile.
 """
 
 from __future__ import annotations
 
-import math
+import functools
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,56 +19,19 @@ import numpy as np
 
 from ..costs.setting import device_name, setting
 from ..errors import BatchSizeError, CostError, OutputError
+from ..units import whole_batch
 from .file import file_name, read_profile, write_profile
+from .identity import Facts, facts_of, fingerprint_of, unlike
 from .journal import Journal
 from .layers import Column, time_layers
 from .steps import time_operations
-from .table import LEVELS, ProfileTable, merged
+from .table import LEVELS, Fingerprint, ProfileTable, merged
 
-__all__ = ["Facts", "differs_from", "facts_of", "profile_model"]
+__all__ = ["profile_model"]
 
 _PACKAGES = ("checkmate-tf", "tensorflow", "keras", "numpy")
 #: (stage, done, total, text)
 Tell = Callable[[str, float, float, str], None]
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What tells a model from its variants: shapes of its inputs, number of weights, precision."""
-
-    inputs: tuple[tuple[int | None, ...], ...]
-    parameters: int
-    precision: str
-
-
-def facts_of(model: Any) -> Facts:
-    """Of a model that is built. The precision is the Keras dtype policy of its layers; several are joined by commas."""
-    layers = getattr(model, "_flatten_layers", lambda **_: [model])(include_self=False, recursive=True)
-    weighty = [layer for layer in layers if getattr(layer, "weights", ())] or list(layers)
-    policies = sorted({str(layer.dtype_policy.name) for layer in weighty if hasattr(layer, "dtype_policy")})
-    inputs = tuple(tuple(t.shape) for t in getattr(model, "inputs", None) or ())
-    parameters = sum(math.prod(w.shape) for w in {id(w): w for w in model.weights}.values())
-    return Facts(inputs or ((None,),), parameters, ",".join(policies) or "float32")
-
-
-def differs_from(model: Any) -> Callable[[ProfileTable], str]:
-    """Why a profile is not of this model, in words; empty if it may be. Names of models count for nothing."""
-    facts = facts_of(model)
-
-    def differs(table: ProfileTable) -> str:
-        if table.inputs != facts.inputs:
-            return f"its model ({table.model}) reads {_shapes(table.inputs)}, this one {_shapes(facts.inputs)}"
-        if table.parameters != facts.parameters:
-            return f"its model ({table.model}) has {table.parameters:,} parameters, this one {facts.parameters:,}"
-        if table.precision != facts.precision:
-            return f"it is in {table.precision}, this model in {facts.precision}"
-        return ""
-
-    return differs
-
-
-def _shapes(shapes: tuple[tuple[int | None, ...], ...]) -> str:
-    return " and ".join("x".join("n" if d is None else str(d) for d in shape) for shape in shapes)
 
 
 def profile_model(
@@ -121,9 +84,8 @@ def profile_model(
     facts = facts_of(model)
     empty = _Setting(model.name, facts, setting(device_name(device)), _versions(), level)
     path = None if folder is None else _folder(folder) / file_name(model.name, facts.inputs, level, facts.precision)
-    table = read_profile(path) if path is not None and path.exists() else None
-    if table is not None:
-        _check_setting(table, empty, path)
+    taken = functools.cache(lambda batch: fingerprint_of(model, level, batch, data))
+    table = _stored(path, empty, taken)
     journal = Journal(None if path is None else path.with_name(f"{path.name}.part"), repr(empty))
     for batch in wanted:
         if table is not None and batch in table.batch_sizes:
@@ -138,7 +100,8 @@ def profile_model(
             column = time_operations(
                 model, batch, repetitions=repetitions or 3, device=device, data=data, journal=journal, progress=progress
             )
-        table = merged(table, empty.table(batch, column))
+        table = _stored(path, empty, taken) or table  # another process may have written to the file meanwhile
+        table = merged(table, empty.table(batch, column, taken(batch) if table is None else table.fingerprint))
         if path is not None:
             write_profile(table, path)
     journal.remove()
@@ -156,7 +119,7 @@ class _Setting:
     versions: tuple[tuple[str, str], ...]
     level: str
 
-    def table(self, batch: int, column: Column) -> ProfileTable:
+    def table(self, batch: int, column: Column, fingerprint: Fingerprint | None) -> ProfileTable:
         rows = np.array([sample.numbers for sample in column.samples])
         return ProfileTable(
             model=self.model,
@@ -172,31 +135,34 @@ class _Setting:
             median_us=rows[:, :1],
             spread_us=rows[:, 1:2],
             repetitions=rows[:, 2:],
+            fingerprint=fingerprint,
         )
 
 
-def _check_setting(table: ProfileTable, wanted: _Setting, path: Path | None) -> None:
+def _stored(path: Path | None, wanted: _Setting, taken: Callable[[int], Fingerprint]) -> ProfileTable | None:
+    """What the file holds now, if there is one. It must be of this setting, and of the model of these fingerprints."""
+    if path is None or not path.exists():
+        return None
+    table = read_profile(path)
     facts = Facts(table.inputs, table.parameters, table.precision)
     found = _Setting(table.model, facts, table.device, tuple(sorted(table.versions.items())), table.level)
-    if found != wanted:
-        changed = [
-            f.name for f in found.__dataclass_fields__.values() if getattr(found, f.name) != getattr(wanted, f.name)
-        ]
+    changed = [f.name for f in fields(_Setting) if getattr(found, f.name) != getattr(wanted, f.name)]
+    if changed:
         key = changed[0]
         raise CostError(
             f"{path} is of another setting ({key} {getattr(found, key)}, here {getattr(wanted, key)}): give another "
             "folder, or delete the file"
         )
+    if why := unlike(table, taken):
+        raise CostError(f"{path} is of another model ({why}): give another folder, or delete the file")
+    return table
 
 
 def _batches(batch_sizes: Sequence[int]) -> list[int]:
-    sizes = list(batch_sizes)
-    for size in sizes:
-        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
-            raise BatchSizeError(f"batch size {size!r} is not a batch: give whole numbers of samples above 0")
+    sizes = sorted({whole_batch(size) for size in batch_sizes})
     if not sizes:
         raise BatchSizeError("no batch sizes are given: give at least one")
-    return sorted({int(size) for size in sizes})
+    return sizes
 
 
 def _folder(folder: Path) -> Path:

@@ -7,25 +7,26 @@ ones that cannot be run alone, and those after its time budget. They hardly spre
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
+from ..costs.signature import Signer
 from ..errors import CostError
 from .journal import Journal
 from .layers import Column, Progress, Sample
 from .table import FLOOR_US, ProfileTable
 
-__all__ = ["op_costs_from", "step_operations", "time_operations"]
-
-_FREE = "Placeholder"
+__all__ = ["op_costs_from", "operations_digest", "step_operations", "time_operations"]
 
 
 def step_operations(model: Any, batch_size: int, data: Any = None) -> list[Any]:
     """The operations of a compiled model's training step whose costs `keras.api.op_graph` asks for.
 
-    Placeholders are left out: they are free, and their names differ from one trace to the next.
+    Placeholders are left out, and small constants that TensorFlow made of tensors outside of the step. They are free,
+    and their names differ from one trace to the next.
 
     Raises
     ------
@@ -39,12 +40,19 @@ def step_operations(model: Any, batch_size: int, data: Any = None) -> list[Any]:
     operations: list[Any] = []
 
     def note(op: Any) -> float:
-        if op.type != _FREE:
+        if not _is_free(op):
             operations.append(op)
         return 0.0
 
     op_graph(model, batch_size, note, input_spec=spec)
     return operations
+
+
+def operations_digest(operations: Iterable[Any]) -> str:
+    """Digest of operations by name, type, shapes and attributes; the same in any process, and in any order."""
+    sign = Signer()
+    rows = sorted(f"{op.name}: {sign(op)}" for op in operations)
+    return hashlib.sha256("\n".join(rows).encode()).hexdigest()[:16]
 
 
 def time_operations(
@@ -86,10 +94,10 @@ def time_operations(
     kept = journal or Journal(None, "")
     found = {op.name: op for op in step_operations(model, batch_size, data)}
     operations = dict(sorted(found.items()))  # two traces of a step order independent operations in two ways
-    passes = []
+    digest, passes = operations_digest(operations.values()), []
     try:
         for number in range(max(1, repetitions)):
-            key = f"pass {number} over the operations at batch {batch_size}"
+            key = f"pass {number} over the operations #{digest} at batch {batch_size}"
             costs = kept.get(key, len(operations))
             if costs is None:
                 tell = _told(progress, number, repetitions)
@@ -103,6 +111,10 @@ def time_operations(
         kept.save()
     samples = tuple(Sample.of(runs) for runs in np.array(passes).T)
     return Column(tuple(operations), tuple(op.type for op in operations.values()), samples)
+
+
+def _is_free(op: Any) -> bool:
+    return op.type == "Placeholder" or op.name.isdigit()  # a constant's name is a number that is drawn in each trace
 
 
 def _told(progress: Progress | None, number: int, repetitions: int) -> Callable[[int, int, str], None] | None:
@@ -124,7 +136,7 @@ def op_costs_from(table: ProfileTable, batch_size: int, source: str = "the profi
     costs = dict(zip(table.names, zip(table.kinds, table.costs(batch_size).tolist(), strict=True), strict=True))
 
     def cost(op: Any) -> float:
-        if op.type == _FREE:
+        if _is_free(op):
             return 0.0
         kind, us = costs.get(op.name, ("", 0.0))
         if kind != op.type:

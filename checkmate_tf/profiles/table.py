@@ -23,18 +23,43 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import BatchSizeError, CostError
+from ..errors import CostError
 from ..graph import BACKWARD, FORWARD, LOSS, Graph
+from ..units import whole_batch
 
-__all__ = ["FLOOR_US", "LAYER_KINDS", "LEVELS", "ProfileTable", "graph_with_profile", "kind_words", "merged"]
+__all__ = [
+    "FLOOR_US", "LAYER_KINDS", "LEVELS", "MOST_US", "Fingerprint", "ProfileTable", "graph_with_profile", "kind_words",
+    "merged",
+]  # fmt: skip
 
 LEVELS = ("layer", "op")
 #: Kinds of nodes at layer level; at op level a kind is the operation's type, e.g. Conv2D.
 LAYER_KINDS = {FORWARD: "forward", LOSS: "loss", BACKWARD: "backward"}
 #: Least cost of a node in microseconds: what is measured as nothing is still not free.
 FLOOR_US = 0.1
+#: Most that is believed of a node in a file, in microseconds: an hour.
+MOST_US = 3.6e9
 
 _COUNTER = re.compile(r"_\d+(?=$|:)")
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What tells models apart whose names, shapes and numbers of weights are equal.
+
+    Attributes
+    ----------
+    batch_size : int
+        At which it was taken. It says nothing at another one.
+    nodes : str
+        Digest of the layers, or of the operations, with their settings.
+    loss : str
+        Settings of the loss at layer level. Empty at op level, where the loss is among the operations.
+    """
+
+    batch_size: int
+    nodes: str
+    loss: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +91,8 @@ class ProfileTable:
         Interquartile range of the runs.
     repetitions : (n, b) int
         Timed runs; 0 where there was nothing to run (a gradient that nothing needs).
+    fingerprint : Fingerprint, optional
+        None in files of earlier versions.
     """
 
     model: str
@@ -81,6 +108,7 @@ class ProfileTable:
     median_us: NDArray[np.float64]
     spread_us: NDArray[np.float64]
     repetitions: NDArray[np.int64]
+    fingerprint: Fingerprint | None = None
 
     def __post_init__(self) -> None:
         shape = (len(self.names), len(self.batch_sizes))
@@ -127,8 +155,7 @@ class ProfileTable:
         BatchSizeError
             If the batch is not a positive whole number.
         """
-        if isinstance(batch_size, bool) or not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
-            raise BatchSizeError(f"batch_size={batch_size!r} is not a batch: give a whole number of samples above 0")
+        batch_size = whole_batch(batch_size)
         if batch_size in self.batch_sizes:
             return self.median_us[:, self.batch_sizes.index(batch_size)].copy()
         return np.maximum(self.fit() @ (1.0, float(batch_size)), FLOOR_US)
@@ -149,12 +176,24 @@ class ProfileTable:
             mine, theirs = getattr(self, key), getattr(other, key)
             if mine != theirs:
                 return f"{key} {mine} against {theirs}"
+        if _tell_apart(self.fingerprint, other.fingerprint):
+            return f"fingerprint {self.fingerprint} against {other.fingerprint}"
         if len(self) != len(other):
             return f"{len(self)} nodes against {len(other)}"
         for i, (mine, theirs) in enumerate(zip(self.names, other.names, strict=True)):
-            if mine != theirs or self.kinds[i] != other.kinds[i]:
+            if not _same_name(mine, theirs) or self.kinds[i] != other.kinds[i]:
                 return f"node {i}, {mine} against {theirs}"
         return ""
+
+
+def _tell_apart(one: Fingerprint | None, other: Fingerprint | None) -> bool:
+    """Whether two fingerprints, taken at the same batch size, differ."""
+    return one is not None and other is not None and one.batch_size == other.batch_size and one != other
+
+
+def _same_name(one: str, other: str) -> bool:
+    """Whether two names are equal, but for the counters that Keras appends (`dense_3`)."""
+    return _COUNTER.sub("", one) == _COUNTER.sub("", other)
 
 
 def merged(old: ProfileTable | None, new: ProfileTable) -> ProfileTable:
@@ -216,7 +255,7 @@ def graph_with_profile(graph: Graph, table: ProfileTable, batch_size: int, sourc
 
 def _check_same(wanted: Sequence[str], found: Sequence[str], source: str, name: str) -> None:
     for i, (want, have) in enumerate(zip(wanted, found, strict=True)):
-        if _COUNTER.sub("", want) != _COUNTER.sub("", have):
+        if not _same_name(want, have):
             raise CostError(
                 f"{source}: node {i} is {have!r}, but {want!r} in the graph of {name!r}: it is of another model; "
                 "profile this one"

@@ -203,6 +203,27 @@ def test_operations_are_nodes_and_follow_the_batch_wherever_it_goes():
     assert [*graph.costs[:5]] == [0, 18 * 8 * 4, 0, 0, 18 * 4 * 5]
 
 
+class Windows(L.Layer):
+    """Folds positions into the batch, as window attention does."""
+
+    def call(self, x):
+        return ops.reshape(x, (-1, 2, x.shape[-1]))
+
+
+@pytest.mark.parametrize("layer", [Windows(), L.Lambda(lambda x: ops.reshape(x, (-1, 2, x.shape[-1])))])
+def test_layers_that_run_the_users_code_may_fold_the_batch(layer):
+    graph = layer_graph(chain(layer, L.Dense(5, name="dense"), shape=(6, 4)), 3)
+    assert [*graph.sizes[:2]] == [4 * 9 * 2 * 4, 4 * 9 * 2 * 5]
+    assert graph.costs[graph.names.index("dense")] == 9 * 2 * 4 * 5
+
+
+def test_batches_may_be_concatenated():
+    x, y = keras.Input((4,)), keras.Input((4,))
+    both = [L.Concatenate(axis=axis)([x, y]) for axis in (0, -2)]
+    graph = layer_graph(keras.Model([x, y], [*both, L.Concatenate()([x, y])]), 3)
+    assert [*graph.sizes[:3]] == [4 * 6 * 4, 4 * 6 * 4, 4 * 3 * 8]
+
+
 def test_masks_are_values_without_gradients():
     model = chain(L.Embedding(10, 4, mask_zero=True), L.LSTM(3, name="lstm"), shape=(7,), dtype="int32")
     graph = layer_graph(model, 2)
@@ -327,6 +348,22 @@ def test_cells_and_convolutional_recurrences():
     assert flops(L.ConvLSTM2D(4, 3, return_sequences=True), (5, 8, 8, 3))[0] == 2 * 5 * 36 * 4 * 4 * 9 * (3 + 4)
 
 
+class ImageCell(L.Layer):
+    """A cell of one's own that reads an image at each step."""
+
+    state_size = output_size = 3
+
+    def call(self, x, states):
+        y = ops.mean(x, axis=(1, 2)) + states[0]
+        return y, [y]
+
+
+def test_a_recurrence_over_images_by_a_cell_of_ones_own_is_not_known(caplog):
+    with caplog.at_level(logging.INFO):
+        assert flops(L.RNN(ImageCell()), (5, 4, 4, 3)) == (0, 0)
+    assert "are not known" in caplog.text
+
+
 def test_cells_that_are_called_by_themselves_are_one_step():
     h = keras.Input((5,))
     for cell, states, macs in [
@@ -367,6 +404,21 @@ def test_operations():
     assert flops(ops.exp, (5,)) == (0, T * 10)
     assert flops(lambda a: keras.activations.relu(a, max_value=4.0), (5,)) == (0, 20)
     assert flops(lambda a: ops.sum(a, axis=-1), (5,)) == (0, 10)
+
+
+def test_factorisations_and_fourier_transforms():
+    assert flops(ops.cholesky, (6, 6))[0] == pytest.approx(2 * 6**3 / 6)
+    assert flops(ops.inv, (6, 6))[0] == 2 * 6**3
+    assert flops(ops.lu_factor, (6, 6))[0] == pytest.approx(2 * 6**3 / 3)
+    assert flops(lambda a, b: ops.solve_triangular(a, b), (6, 6), (6, 5))[0] == 2 * 6**2 * 5 / 2
+    assert flops(lambda a, b: ops.linalg.solve(a, b), (6, 6), (6, 5))[0] == pytest.approx(2 * (6**3 / 3 + 6**2 * 5))
+    assert flops(lambda a, b: ops.fft((a, b)), (3, 8), (3, 8)) == (0, 2 * 3 * 5 * 8 * 3)
+    assert flops(lambda a, b: ops.fft2((a, b)), (4, 8), (4, 8)) == (0, 2 * 5 * 32 * 5)
+    assert (
+        flops(ops.rfft, (3, 8)) == flops(lambda a, b: ops.irfft((a, b)), (3, 5), (3, 5)) == (0, 2 * 3 * 5 * 8 * 3 / 2)
+    )
+    frames = 1 + (64 - 16) // 8
+    assert flops(lambda a: ops.stft(a, 16, 8, 16, center=False), (64,)) == (0, 2 * frames * 5 * 16 * 4 / 2)
 
 
 @pytest.mark.parametrize("pool", [ops.max_pool, ops.average_pool])
@@ -430,6 +482,18 @@ def test_a_fixed_batch_is_kept_to():
 def test_open_sizes_are_named():
     with pytest.raises(DynamicShapeError, match="keras.Input"):
         layer_graph(chain(L.Conv1D(2, 3), shape=(None, 3)), 1)
+
+
+def test_sparse_values_have_no_size():
+    x = keras.Input((6,), sparse=True)
+    with pytest.raises(DynamicShapeError, match="an input of model .* is sparse"):
+        layer_graph(keras.Model(x, L.Dense(2)(x)), 1)
+    coded = L.CategoryEncoding(6, sparse=True, name="coded")
+    with pytest.raises(DynamicShapeError, match="coded is sparse"):
+        layer_graph(chain(coded, L.Dense(2), shape=(3,), dtype="int64"), 1)
+    own = Windows()
+    own.sparse = True  # whatever that means there
+    assert layer_graph(chain(own, shape=(6, 4)), 1).sizes[0] == 4 * 6 * 4
 
 
 def test_a_model_within_is_called_on_its_inputs():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import os
 from pathlib import Path
@@ -85,6 +86,16 @@ def test_bias_and_activation_within_a_layer_are_kernels_of_their_own():
     assert both.backward == pytest.approx(10 + 1.589 * 2 * out / BANDWIDTH)  # for either gradient
     assert both.weight_gradient - plain.weight_gradient == pytest.approx(traffic(out))
     assert both.input_gradient == plain.input_gradient
+
+
+def test_an_activation_without_a_name_is_elementwise():
+    """Such as a functools.partial."""
+    slope = functools.partial(keras.activations.relu, negative_slope=0.1)
+    plain, linear, other = (
+        call_of(L.Dense(4, activation=activation), (8,)) for activation in (None, keras.activations.linear, slope)
+    )
+    assert launches(*plain) == launches(*linear)
+    assert len(launches(*other).forward) == len(launches(*plain).forward) + 1
 
 
 def test_a_dense_layer():

@@ -23,11 +23,12 @@ from checkmate_tf.layers.graph import layer_graph  # noqa: E402
 from checkmate_tf.layers.runs import layer_runs  # noqa: E402
 from checkmate_tf.profiles import layers, steps  # noqa: E402
 from checkmate_tf.profiles.file import read_profile  # noqa: E402
+from checkmate_tf.profiles.identity import differs_from, facts_of  # noqa: E402
 from checkmate_tf.profiles.journal import Journal  # noqa: E402
 from checkmate_tf.profiles.layers import Sample, time_layers  # noqa: E402
-from checkmate_tf.profiles.run import differs_from, facts_of, profile_model  # noqa: E402
+from checkmate_tf.profiles.run import profile_model  # noqa: E402
 from checkmate_tf.profiles.steps import op_costs_from, time_operations  # noqa: E402
-from checkmate_tf.profiles.table import FLOOR_US  # noqa: E402
+from checkmate_tf.profiles.table import FLOOR_US, MOST_US  # noqa: E402
 
 L = keras.layers
 
@@ -69,6 +70,55 @@ def test_every_kind_of_layer_is_timed_and_the_model_stays_as_it_was(fresh_keras)
     named = dict(zip(column.names, column.samples, strict=True))
     assert named["shared"] is named["shared:1"]  # equal calls are timed once
     assert named["lstm"] is not named["lstm_1"]
+
+
+class _Counting(L.Layer):
+    """Assigns a weight that is trained, and draws from Keras's own generator."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(), initializer="ones")
+
+    def call(self, x):
+        self.scale.assign_add(1.0)
+        return self.scale * x + keras.random.normal((1,))
+
+
+def test_states_seeds_and_weights_that_layers_assign_stay_as_they_were(fresh_keras):
+    x = keras.Input((4, 3), batch_size=2)
+    recurrent, counting = L.GRU(2, stateful=True), _Counting()
+    model = keras.Model(x, L.Dense(1)(counting(recurrent(x))))
+    model.compile("sgd", "mse", metrics=["mae"])
+    model.train_on_batch(np.ones((2, 4, 3)), np.ones((2, 1)))
+    generator = keras.src.random.seed_generator.global_seed_generator()
+    kept = [generator.state, *recurrent.states, *model.variables, *model.optimizer.variables, *model.metrics_variables]
+    before = [np.array(v.numpy()) for v in kept]
+    time_layers(model, 2, repetitions=1)
+    for variable, value in zip(kept, before, strict=True):
+        np.testing.assert_array_equal(value, variable.numpy(), err_msg=variable.path)
+
+
+class _Adding(L.Layer):
+    def call(self, x):
+        self.add_loss(keras.ops.sum(x))
+        return x
+
+
+def test_losses_that_layers_add_are_not_in_the_way(fresh_keras):
+    x = keras.Input((3,))
+    model = keras.Model(x, _Adding(name="adding")(L.Dense(2, activity_regularizer="l2")(x)))
+    model.compile("sgd", "mse")
+    tf.function(model, autograph=False)(tf.ones((2, 3)))  # leaves the losses of its trace
+    before = list(model.losses)
+    layer_graph(model, 2)
+    assert {id(loss) for loss in model.losses} <= {id(loss) for loss in before}
+    assert len(time_layers(model, 2, repetitions=1).names) == 5
+
+
+def test_the_loss_is_left_unbuilt(fresh_keras):
+    """It is built for made-up targets here, and for those of the user in `fit`."""
+    model = dense_model()
+    time_layers(model, 2, repetitions=1)
+    assert not model._compile_loss.built
 
 
 def test_a_run_computes_the_layer_and_its_gradients(fresh_keras):
@@ -285,7 +335,7 @@ def test_a_journal_is_not_trusted(tmp_path):
     assert Journal(path, "here").get("a", 3) is None
     assert Journal(path, "elsewhere").get("a", 2) is None
     document = json.loads(path.read_text())
-    for values in ([1.0, "2"], [1.0, -2.0], [True, 1.0], "12", [1.0, 1e99]):
+    for values in ([1.0, "2"], [1.0, -2.0], [True, 1.0], "12", [1.0, 1e99], [1.0, 2 * MOST_US]):
         document["measured"][0]["values"] = values
         path.write_text(json.dumps(document))
         assert Journal(path, "here").get("a", 2) is None
@@ -293,6 +343,21 @@ def test_a_journal_is_not_trusted(tmp_path):
     assert Journal(path, "here").found == 0
     Journal(path, "here").remove()
     assert not path.exists()
+
+
+def test_two_processes_share_a_journal(tmp_path):
+    path = tmp_path / "j.part"
+    one, other = Journal(path, "here"), Journal(path, "here")
+    one.put("a", [1.0])
+    other.put("b", [2.0])
+    one.save()
+    other.save()
+    assert Journal(path, "here").found == 2
+    one.remove()
+    assert Journal(path, "here").get("a", 1) is None
+    assert Journal(path, "here").get("b", 1) == [2.0]
+    other.remove()
+    assert os.listdir(tmp_path) == []
 
 
 # Op level ---------------------------------------------------------------------------------------------------------

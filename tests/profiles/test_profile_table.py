@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import pickle
@@ -187,7 +188,7 @@ def test_large_and_missing_files_are_refused(tmp_path, monkeypatch):
         read_profile(tmp_path / "p.json")
 
 
-def test_a_folder_gives_the_profile_that_serves(tmp_path):
+def test_a_folder_gives_the_profile_that_serves(tmp_path, caplog):
     serves = lambda table: "" if table.parameters == 8 else "another number of parameters"  # noqa: E731
     with pytest.raises(CostError, match="holds no profiles"):
         find_profile(tmp_path, "layer", serves)
@@ -198,6 +199,13 @@ def test_a_folder_gives_the_profile_that_serves(tmp_path):
         find_profile(tmp_path, "layer", serves)
     write_profile(table_of(), tmp_path / "this.json")
     assert find_profile(tmp_path, "layer", serves)[0].name == "this.json"
+    (tmp_path / "damaged.json").write_text('{"format": "checkmate-profile/1"}')
+    (tmp_path / "text.json").write_text("not JSON")
+    with caplog.at_level(logging.WARNING):
+        assert find_profile(tmp_path, "layer", serves)[0].name == "this.json"
+    assert "damaged.json has no field" in caplog.text and "text.json is not JSON" in caplog.text
+    with pytest.raises(CostError, match="text.json is not JSON"):
+        find_profile(tmp_path / "text.json", "layer", serves)
     write_profile(table_of(), tmp_path / "twin.json")
     with pytest.raises(CostError, match="several"):
         find_profile(tmp_path, "layer", serves)

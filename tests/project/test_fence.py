@@ -46,7 +46,7 @@ MAY_IMPORT = {
     "fit": f"{VALUES} version allocator strategies trace costs emit device",
     "keras": f"{VALUES} strategies trace costs emit device fit",
     "callbacks": f"{VALUES} fit keras",
-    "profiles": f"{VALUES} trace costs layers keras",
+    "profiles": f"{VALUES} trace costs layers device keras",
     "check": f"{VALUES} costs device fit keras",
     "largest_batch": f"{VALUES} strategies costs layers device keras",
     "checkmate_tf": f"{VALUES} version strategies layers keras callbacks largest_batch",

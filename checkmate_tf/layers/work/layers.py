@@ -178,8 +178,8 @@ def _one_step(layer: Any, ins: Shapes, outs: Shapes) -> Work | None:
 
 
 def _recurrent(layer: Any, ins: Shapes, outs: Shapes) -> Work | None:
-    batch, steps, features = ins[0]
-    work = _cell(layer.cell, features)
+    batch, steps, *features = ins[0]
+    work = _cell(layer.cell, *features) if len(features) == 1 else None  # a cell of the user's may read images
     return None if work is None else work * (batch * steps)
 
 

@@ -71,6 +71,43 @@ def _op_pool(op: Any, ins: Shapes, outs: Shapes) -> Work:
     return Work(other=size(outs[:1]) * pool_window(op, len(ins[0])))
 
 
+# Factorisations count the multiply-adds of the usual algorithms, for each matrix of n rows: n^3 times a share.
+
+
+def _factorisation(share: float) -> Rule:
+    return lambda op, ins, outs: Work(size(ins[:1]) * ins[0][-1] * share)
+
+
+def _op_solve(op: Any, ins: Shapes, outs: Shapes) -> Work:
+    return Work((size(ins[:1]) / 3 + size(outs[:1])) * ins[0][-1])  # a factorisation, and two triangular solutions
+
+
+def _op_solve_triangular(op: Any, ins: Shapes, outs: Shapes) -> Work:
+    return Work(size(outs[:1]) * ins[0][-1] / 2)
+
+
+# Fourier transforms: 5 N log2 N for N complex numbers, and half for real ones.
+
+
+def _fourier(points: int, length: int) -> Work:
+    return Work(other=5 * points * math.log2(max(length, 2)))
+
+
+def _op_fft(op: Any, ins: Shapes, outs: Shapes) -> Work:
+    return _fourier(size(outs[:1]), outs[0][-1])
+
+
+def _op_fft2(op: Any, ins: Shapes, outs: Shapes) -> Work:
+    return _fourier(size(outs[:1]), math.prod(outs[0][-2:]))
+
+
+def _op_real_fft(op: Any, ins: Shapes, outs: Shapes) -> Work:
+    """Of RFFT and STFT, whose rows of spectra are written, and of their inverses, which read them."""
+    spectra = outs[0] if type(op).__name__ in ("RFFT", "STFT") else ins[0]
+    length = op.fft_length or 2 * (spectra[-1] - 1)
+    return _fourier(math.prod(spectra[:-1]) * length, length) * 0.5
+
+
 OPERATIONS: dict[str, Rule] = {
     "Matmul": _op_matmul,
     "Dot": _op_matmul,
@@ -84,6 +121,17 @@ OPERATIONS: dict[str, Rule] = {
     "DepthwiseConv": _op_depthwise,
     "SeparableConv": _op_separable,
     "DotProductAttention": _op_attention,
+    "Cholesky": _factorisation(1 / 6),
+    "CholeskyInverse": _factorisation(1 / 3),
+    "Inv": _factorisation(1),
+    "LuFactor": _factorisation(1 / 3),
+    "Det": _factorisation(1 / 3),
+    "Logdet": _factorisation(1 / 3),
+    "Solve": _op_solve,
+    "SolveTriangular": _op_solve_triangular,
+    "FFT": _op_fft,
+    "FFT2": _op_fft2,
+    "IFFT2": _op_fft2,
     "MaxPool": _op_pool,
     "AveragePool": _op_pool,
     "LayerNorm": each_output(6),
@@ -105,6 +153,7 @@ OPERATIONS: dict[str, Rule] = {
     "Std": each_input(3),
     "Moments": each_input(4),
 }
+OPERATIONS |= dict.fromkeys(words("RFFT IRFFT STFT ISTFT"), _op_real_fft)
 OPERATIONS |= dict.fromkeys(
     words(
         "Exp Exp2 Expm1 Log Log1p Log2 Log10 Tanh Sigmoid LogSigmoid Softplus Elu Selu Celu Erf Erfc Erfinv Sin Cos "

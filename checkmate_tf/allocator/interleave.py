@@ -97,7 +97,7 @@ def interleaving(
     work = _seconds_each(kernels, seconds)[runs.operation] * rng.lognormal(0.0, _JITTER, count)
     pause = np.where(rng.random(count) < _LATE, rng.exponential(_LATE_SECONDS, count), 0.0)
     rank = rng.permutation(count)
-    moments: Integers = _simulated(runs, waits, work, pause, rank, threads)
+    moments: Integers = simulated(runs, waits, work, pause, rank, threads)
     return moments
 
 
@@ -113,7 +113,7 @@ def _seconds_each(kernels: Kernels, seconds: Floats) -> Floats:
 
 
 @numba_jit
-def _simulated(runs: Runs, waits: Integers, work: Floats, pause: Floats, rank: Integers, threads: int) -> Any:
+def simulated(runs: Runs, waits: Integers, work: Floats, pause: Floats, rank: Integers, threads: int) -> Any:
     """Begins and ends of runs, given the seconds that each takes alone, how much later it starts, and its rank."""
     count, computations = len(runs.operation), len(waits)
     after, reader = _readers(runs)

@@ -35,13 +35,10 @@ from ..trace.ungated import ungated
 from .job import Job, Ledger
 from .options import PlanOptions
 from .policy import POLICY
-from .solving import solve_least, solve_once
+from .solving import SEARCHED, solve_least, solve_once
 from .state import Found, Outcome
 
-__all__ = ["SEARCHED", "Finder", "bare"]
-
-SEARCHED = "checkmate"
-"""The strategy whose schedules and orders may be varied: of another one, the user wants its own."""
+__all__ = ["Finder", "bare"]
 
 _SHARES = np.linspace(0.86, 1.07, 43)  # of a schedule's bytes, that its variants have to fit
 _WORK = 25_000  # nodes times budgets: larger graphs are varied for fewer budgets

@@ -25,12 +25,12 @@ from ..schedule import Schedule, keep_all, schedule_from_dict
 from ..trace.kernels import kernels_of
 from ..trace.program import Program
 from ..units import Budget, format_bytes
-from .finding import SEARCHED
 from .job import Job, Ledger, Subject
 from .options import PlanOptions
 from .planned import Known, PlannedStep, expected_peak_bytes, first_report, report_again, same_graph
 from .policy import POLICY
 from .run import NotMeasurable, fit, with_memory
+from .solving import SEARCHED
 from .state import Candidate
 from .subjects.fitted import fitted, with_time
 from .subjects.learned import can_learn, learn

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from ..allocator.compiled import compile_placing
 from ..costs.calls import may_not_end
 from ..device.before import memory_before
 from ..device.effects import left_out, moved_by_steps
@@ -111,6 +112,7 @@ def with_memory(job: Job) -> Job:
     """The same job, with the memory that its steps will find, if that can be known. Copies are not modelled."""
     if not job.measure or job.options.jit_compile or job.subject.pages is not None:
         return replace(job, memory=None)
+    compile_placing()
     program = job.subject.program
     on_cpu = job.device.is_cpu
     batches = POLICY.held_batches(job.options.prefetch) if on_cpu else POLICY.batches_on_device

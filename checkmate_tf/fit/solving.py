@@ -16,12 +16,16 @@ from ..errors import InfeasibleBudgetError
 from ..graph import Graph
 from ..schedule import Schedule
 from ..strategies import SolveOptions, solve
+from ..strategies.compiled import compile_search
 from .cache import lookup, store
 from .job import Ledger
 from .options import PlanOptions
 from .policy import POLICY
 
-__all__ = ["noted_interrupts", "solve_least", "solve_once"]
+__all__ = ["SEARCHED", "noted_interrupts", "solve_least", "solve_once"]
+
+SEARCHED = "checkmate"
+"""The strategy whose schedules and orders may be varied: of another one, the user wants its own."""
 
 
 def solve_once(graph: Graph, target: int, options: PlanOptions, ledger: Ledger) -> Schedule:
@@ -43,6 +47,8 @@ def solve_once(graph: Graph, target: int, options: PlanOptions, ledger: Ledger) 
         If no schedule fits the target, or none was found.
     """
     most = max(0, target)  # corrections may leave nothing, or less
+    if options.strategy == SEARCHED:
+        compile_search()
     begun, left = time.perf_counter(), max(1.0, options.time_limit - ledger.solving_seconds)
 
     def progress(elapsed: float, cost: float, bound: float, gap: float) -> None:

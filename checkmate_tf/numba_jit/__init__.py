@@ -22,6 +22,7 @@ import logging
 import os
 import secrets
 from collections.abc import Callable
+from pickle import UnpicklingError
 from typing import Any, TypeVar, cast
 
 from numba import njit
@@ -29,7 +30,7 @@ from numba.core.bytecode import FunctionIdentity
 
 from .interrupts import CallsToTheEnd
 
-__all__ = ["numba_jit"]
+__all__ = ["is_compiled", "numba_jit"]
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,17 @@ def numba_jit(function: F) -> F:
     if hasattr(result, "signatures"):
         result.__class__ = CallsToTheEnd
     return cast(F, result)
+
+
+def is_compiled(function: Callable[..., Any]) -> bool:
+    """Whether a function is compiled for any kind of arguments, in this process or on disk; as it was written, it is."""
+    if not hasattr(function, "signatures") or function.signatures:
+        return True
+    kept = getattr(getattr(function, "_cache", None), "_cache_file", None)
+    try:
+        return kept is not None and bool(kept._load_index())
+    except (OSError, EOFError, ValueError, UnpicklingError):  # damaged: it will be written anew
+        return False
 
 
 def _name_files_apart(kept: Any) -> None:

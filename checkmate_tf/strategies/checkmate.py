@@ -27,6 +27,7 @@ from ..evaluator import CLOSED_GAP
 from ..graph import Graph
 from ..plan import evaluate, plan_from_sequence
 from ..schedule import Schedule
+from .compiled import compile_search
 from .moccasin.improver import Improver
 from .options import SolveOptions
 from .ordering.least_peak import least_peak, once
@@ -81,10 +82,11 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
     -----
     Stops at the gap, at the time limit, on Ctrl-C (with what it has), or when it settles (`SolveOptions.settle`).
     """
-    begun = time.perf_counter()
     done = without_solving(graph, budget_bytes, "checkmate", options, options.order)
     if done is not None:
         return done
+    compile_search()
+    begun = time.perf_counter()
     orders = []
     if options.order == "free":
         wanted = not graph.trains or least_possible(graph) + graph.constant_bytes <= budget_bytes

@@ -20,6 +20,7 @@ from ..graph import Graph
 from ..schedule import Schedule, keep_all
 from ..units import format_bytes
 from .checkmate import checkmate
+from .compiled import compile_search
 from .options import SolveOptions
 from .search.minimum_budget import minimum_budget, proven_minimum
 
@@ -213,6 +214,7 @@ def tradeoff(
     if budgets < 2:
         raise BudgetError(f"{budgets} budgets: give at least 2, the plain peak and the least")
     options = options or SolveOptions()
+    compile_search()
     begun = time.perf_counter()
     tell = progress or (lambda done, total, text: None)
     plain = keep_all(graph)

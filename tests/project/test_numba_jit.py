@@ -32,8 +32,8 @@ for name in sys.argv[1:]:
 """
 NUMBERS = """
 from numba.core.bytecode import FunctionIdentity
-from checkmate_tf.allocator.interleave import _simulated
-print(next(FunctionIdentity._unique_ids), _simulated._cache._cache_file._data_name(1))
+from checkmate_tf.allocator.interleave import simulated
+print(next(FunctionIdentity._unique_ids), simulated._cache._cache_file._data_name(1))
 """
 
 

@@ -19,7 +19,7 @@ from checkmate_tf.strategies.search.exchange import exchange, turned
 from checkmate_tf.strategies.search.keep_where_room import keep_where_room
 from checkmate_tf.strategies.search.measured import refill
 from checkmate_tf.strategies.search.minimum_budget import proven_minimum, tightest
-from checkmate_tf.strategies.search.search import _ALPHAS, KeepSet, _Walk, search
+from checkmate_tf.strategies.search.search import _ALPHAS, KeepSet, Walk, search
 from checkmate_tf.strategies.search.simulate import buffers, simulate
 
 
@@ -204,7 +204,7 @@ def test_the_same_seed_gives_the_same_start(monkeypatch):
 
 def test_it_comes_back_when_no_other_exponent_fits(monkeypatch):
     graph = resnet(6)
-    walk = _Walk(graph, int(0.6 * peak(graph)), 0)
+    walk = Walk(graph, int(0.6 * peak(graph)), 0)
     play, alphas, refused = walk._play, set(_ALPHAS), 0
 
     def refuse_others(state):

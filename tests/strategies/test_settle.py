@@ -24,7 +24,7 @@ from checkmate_tf.strategies.ordering.renumbered import renumbered
 from checkmate_tf.strategies.random_graphs import layered, usual_edges
 from checkmate_tf.strategies.search.arrays import flatten
 from checkmate_tf.strategies.search.minimum_budget import proven_minimum, tightest
-from checkmate_tf.strategies.search.search import _Walk
+from checkmate_tf.strategies.search.search import Walk
 from checkmate_tf.strategies.search.settle import first_price, lowered, ruined, settle
 
 
@@ -101,7 +101,7 @@ def test_lowering_ends_where_no_price_is_enough():
 
 def test_others_of_a_sequence_begin_at_lower_prices_and_are_shorter():
     graph = transformer(3)
-    walk = _Walk(graph, int(0.5 * keep_all(graph).peak_bytes), seed=0)
+    walk = Walk(graph, int(0.5 * keep_all(graph).peak_bytes), seed=0)
     while walk.drafts < 200:
         list(walk._settled(0.05))
         if walk.here is not None:

@@ -21,9 +21,9 @@ from ...paging import with_host
 from ...report import paged_of
 from ...schedule import Schedule
 from ...units import format_bytes
-from ..finding import SEARCHED
 from ..job import Job, Ledger
 from ..policy import POLICY
+from ..solving import SEARCHED
 
 __all__ = ["fits_host", "with_pages"]
 

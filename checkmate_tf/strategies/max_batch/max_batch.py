@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from ...graph import Graph
 from ...plan import Evaluation, evaluate, plan_from_sequence
 from ...schedule import Schedule, keep_all
+from ..compiled import compile_search
 from ..options import SolveOptions
 from ..programs.bound_process import BoundProcess
 from ..search.minimum_budget import proven_minimum
@@ -70,6 +71,7 @@ def max_batch(
     """
     options = options or SolveOptions()
     one, fixed = one_sample(graph, fixed_bytes)
+    compile_search()
     begun = time.perf_counter()
     room = memory_bytes - fixed
     limit = cost_limit(graph, max_overhead)

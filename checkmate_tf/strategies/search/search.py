@@ -35,7 +35,7 @@ from .settle import HIGHEST, first_price, moves_at_once, ruined, settle
 from .shares import Shares
 from .simulate import anneal, buffers, repair, simulate
 
-__all__ = ["KeepSet", "search"]
+__all__ = ["KeepSet", "Walk", "search"]
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ def search(
         A better sequence than all before, or None after a fraction of a second without one. Never ends, unless nothing
         can be recomputed.
     """
-    walk = _Walk(graph, budget_bytes - graph.constant_bytes, seed, free, orders, host)
+    walk = Walk(graph, budget_bytes - graph.constant_bytes, seed, free, orders, host)
     yield from walk.run(keep_sets)
 
 
@@ -157,7 +157,9 @@ class _Draft:
     seconds: float = 0.0
 
 
-class _Walk:
+class Walk:
+    """A search, with all that it has found. Parameters are those of `search`, but `room`: bytes, constants left out."""
+
     def __init__(
         self,
         graph: Graph,
@@ -476,11 +478,7 @@ class _Walk:
                 return pool
             count = int(max(self.rate * _SLICE, _FEWEST))
             clock = time.perf_counter()
-            extra, length, reached = repair(
-                self.problem, self.spare, self.links, _REORDER if self.free else 0.0, self.room, state.weights,
-                state.phase, state.alpha, state.bias, self.movable, reached, count, int(self.random.integers(2**31)),
-                self.scratch, self.sequence,
-            )  # fmt: skip
+            extra, length, reached = self._repaired(state, reached, count)
             state.order = self.problem.order.copy()
             if length > 0:
                 state.extra = extra
@@ -489,3 +487,23 @@ class _Walk:
             self._timed(count / max(time.perf_counter() - clock, 1e-6))
             yield None
         return pool
+
+    def _repaired(self, state: _State, reached: int, count: int) -> tuple[float, int, int]:
+        """The next so many steps of a random walk to weights that fit: what they cost, a length, and how far they go."""
+        return repair(
+            self.problem, self.spare, self.links, _REORDER if self.free else 0.0, self.room, state.weights,
+            state.phase, state.alpha, state.bias, self.movable, reached, count, int(self.random.integers(2**31)),
+            self.scratch, self.sequence,
+        )  # fmt: skip
+
+    def call_all(self) -> None:
+        """Call each compiled function once, for what it is compiled for then."""
+        state = next(self._starts([], self.orders[0]))
+        self._play(state)
+        state.extra = self.best = 1.0
+        next(self._anneal(state, 1, 1.0, 0.1))
+        self._repaired(state, 0, 1)
+        self.kept = np.arange(len(self.graph))
+        self._exchanged(1e-4)
+        list(self._settled(1e-4))
+        ruined(self.problem, self.kept, 0.5, 0, 1, 0)

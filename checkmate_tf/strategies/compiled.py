@@ -1,0 +1,74 @@
+"""Compiled code, made before the clock of a search begins.
+
+Numba compiles a function when it is first called, and keeps it on disk. On a new machine that takes a minute for all of
+the search. It would be taken off the first search's time limit, and end it in its first schedules.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+
+from ..graph import BACKWARD, FORWARD, LOSS, Graph
+from ..numba_jit import is_compiled
+from ..schedule import keep_all
+from .ordering.downsets import least_order
+from .ordering.least_peak import least_peak
+from .random_graphs import layered, usual_edges
+from .search.best_first import BestFirst
+from .search.exchange import exchange
+from .search.measured import refill, squeeze
+from .search.search import Walk
+from .search.settle import lowered
+from .search.simulate import anneal, repair, simulate
+from .search.variants import variants
+
+__all__ = ["compile_all", "compile_moves", "compile_orders", "compile_search"]
+
+log = logging.getLogger("checkmate_tf")
+
+
+def compile_search() -> None:
+    """Compile all that a search calls, unless that was done before, on this machine and for this version."""
+    if not all(is_compiled(function) for function in (simulate, anneal, repair, exchange)):
+        log.warning("Numba compiles the search, once for this version on this machine: it takes a minute or two")
+        compile_all()
+
+
+def compile_all() -> None:
+    """Call each compiled function once, on small graphs."""
+    compile_moves()
+    compile_orders()
+
+
+def compile_moves() -> None:
+    """What a search does to weights and sequences."""
+    graph = _chain(4)
+    plain = keep_all(graph).peak_bytes
+    Walk(graph, plain - 1, free=True).call_all()
+    sequence = np.arange(len(graph))
+    lowered(graph, sequence, 0.3, plain // 2, 0.01)
+    list(variants(graph, range(len(graph)), [plain]))
+    for turns in (0.0, 1.0):
+        refill(graph, squeeze(graph, sequence, len, 0, 0.01, turns), lambda _: False, 0.01)
+
+
+def compile_orders() -> None:
+    """What looks for orders, and best-first search."""
+    graph = _chain(4)
+    BestFirst(graph, keep_all(graph).peak_bytes - 1).explore(0.1)
+    least_peak(layered(80, usual_edges(80)), 1.0)
+    graph = layered(40, usual_edges(40))
+    least_order(graph, keep_all(graph).peak_bytes, 0.1)
+
+
+def _chain(layers: int) -> Graph:
+    """Layers, a loss and gradients: each gradient reads the one before it, and its layer's input and output."""
+    n = 2 * layers + 1
+    inputs = [[i - 1] if i else [] for i in range(layers + 1)]
+    for i in range(layers + 1, n):
+        layer = n - 1 - i
+        inputs.append([*([layer - 1] if layer else []), layer, i - 1])
+    kinds = np.array([FORWARD] * layers + [LOSS] + [BACKWARD] * layers)
+    return Graph("chain", [f"node {i}" for i in range(n)], kinds, np.ones(n), np.full(n, 100), inputs)

@@ -57,7 +57,7 @@ def numba_jit(function: F) -> F:
 
 
 def is_compiled(function: Callable[..., Any]) -> bool:
-    """Whether a function is compiled for any kind of arguments, in this process or on disk; as it was written, it is."""
+    """Whether a function is compiled for any kind of arguments, in this process or on disk."""
     if not hasattr(function, "signatures") or function.signatures:
         return True
     kept = getattr(getattr(function, "_cache", None), "_cache_file", None)

@@ -46,7 +46,7 @@ def compile_moves() -> None:
     """What a search does to weights and sequences."""
     graph = _chain(4)
     plain = keep_all(graph).peak_bytes
-    Walk(graph, plain - 1, free=True).call_all()
+    Walk(graph, plain - 1, 0, free=True).call_all()
     sequence = np.arange(len(graph))
     lowered(graph, sequence, 0.3, plain // 2, 0.01)
     list(variants(graph, range(len(graph)), [plain]))

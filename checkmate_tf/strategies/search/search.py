@@ -489,7 +489,7 @@ class Walk:
         return pool
 
     def _repaired(self, state: _State, reached: int, count: int) -> tuple[float, int, int]:
-        """The next so many steps of a random walk to weights that fit: what they cost, a length, and how far they go."""
+        """So many steps of a random walk to weights that fit: what they cost, a length, and how far they go."""
         return repair(
             self.problem, self.spare, self.links, _REORDER if self.free else 0.0, self.room, state.weights,
             state.phase, state.alpha, state.bias, self.movable, reached, count, int(self.random.integers(2**31)),

@@ -30,12 +30,12 @@ from ..schedule import Schedule
 from .compiled import compile_search
 from .moccasin.improver import Improver
 from .options import SolveOptions
+from .ordering.best_first import BestFirst
 from .ordering.least_peak import least_peak, once
 from .ordering.lives import least_possible
 from .ordering.states import LARGEST
 from .programs.any_order import any_order_bound
 from .programs.bound_process import BoundProcess
-from .search.best_first import BestFirst
 from .search.minimum_budget import infeasible, proven_minimum, tightest, without_solving
 from .search.search import KeepSet, search
 

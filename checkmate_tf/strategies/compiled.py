@@ -13,10 +13,10 @@ import numpy as np
 from ..graph import BACKWARD, FORWARD, LOSS, Graph
 from ..numba_jit import is_compiled
 from ..schedule import keep_all
+from .ordering.best_first import BestFirst
 from .ordering.downsets import least_order
 from .ordering.least_peak import least_peak
 from .random_graphs import layered, usual_edges
-from .search.best_first import BestFirst
 from .search.exchange import exchange
 from .search.measured import refill, squeeze
 from .search.search import Walk

@@ -92,3 +92,20 @@ print(in_order(np.array([2, 1])).tolist(), signal.getsignal(signal.SIGINT) is si
 def test_compilation_comes_to_its_end(tmp_path):
     (tmp_path / "functions.py").write_text(MODULE)
     assert run(tmp_path, COMPILED).splitlines() == ["interrupted 1", "[1, 2] True"]
+
+ASKED = """
+import numpy as np
+from checkmate_tf.numba_jit import is_compiled
+from functions import in_order
+
+before = is_compiled(in_order)
+in_order(np.arange(3))
+print(before, is_compiled(in_order))
+"""
+
+
+def test_what_another_process_compiled_is_compiled_until_the_source_changes(tmp_path):
+    (tmp_path / "functions.py").write_text(MODULE)
+    assert [run(tmp_path, ASKED).strip() for _ in range(2)] == ["False True", "True True"]
+    (tmp_path / "functions.py").write_text(MODULE + "# changed")
+    assert run(tmp_path, ASKED).strip() == "False True"

@@ -12,9 +12,9 @@ from checkmate_tf.errors import InfeasibleBudgetError
 from checkmate_tf.graph import FORWARD, Graph
 from checkmate_tf.schedule import Schedule, keep_all
 from checkmate_tf.strategies import SolveOptions, solve
+from checkmate_tf.strategies.ordering import best_first
+from checkmate_tf.strategies.ordering.best_first import BestFirst
 from checkmate_tf.strategies.ordering.states import LARGEST
-from checkmate_tf.strategies.search import best_first
-from checkmate_tf.strategies.search.best_first import BestFirst
 from checkmate_tf.strategies.search.minimum_budget import proven_minimum
 
 

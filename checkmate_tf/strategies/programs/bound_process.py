@@ -88,8 +88,8 @@ def main(path: str) -> None:
 
 def _solve(graph: Graph, budget_bytes: int, until: float) -> None:
     """Look for the optimum of a small graph: the exact program gives a schedule, best-first search the proof."""
+    from ..ordering.best_first import BestFirst
     from ..ordering.states import LARGEST
-    from ..search.best_first import BestFirst
     from .exact import exact
 
     small, known = len(graph) <= LARGEST, np.inf

@@ -35,9 +35,9 @@ from numpy.typing import NDArray
 from ...graph import Graph
 from ...numba_jit import numba_jit
 from ..options import Order
-from ..ordering.links import ragged
-from ..ordering.states import LARGEST, Tree, bits, find, path, pop, push, reach, tree_of
 from ..orders import with_order_of_effects
+from .links import ragged
+from .states import LARGEST, Tree, bits, find, path, pop, push, reach, tree_of
 
 __all__ = ["BestFirst"]
 

@@ -50,6 +50,7 @@ _REFILLING = _PACKING = 0.5  # seconds for each, to keep more, and to turn parts
 _NEARLY = 1.01  # times a target: what takes more is not made to compute a little more
 _SQUEEZING, _SQUEEZED, _TURNED = 1.5, 1.3, 0.5  # as these two; and the share of turns, where more is computed again
 _LOOKING = 1.0  # seconds, in which schedules are placed out of order one after the other, the cheapest first
+_WORTH = 0.01  # gap: nearer to what is proven, a schedule in the graph's order is not asked for, too
 _CHEAPER = 2e-3  # of the cost: what a schedule has to save to be worth that
 _GRAIN = 400  # parts of the budget: targets are multiples of one, so that the cache knows them again
 
@@ -258,29 +259,50 @@ class Finder:
         target = asked // grain * grain
         if target in self.solved:
             return False
-        before = len(self.known)
-        schedule = self._solved(target)
-        if isinstance(schedule, InfeasibleBudgetError):
-            self.solved[target] = schedule
-            return False
-        self.solved[target] = schedule
+        before, begun = len(self.known), self.ledger.solving_seconds
+        solved = self.solved[target] = self._solved(target, self._options())
+        spent = self.ledger.solving_seconds - begun
+        for schedule in (solved, self._as_traced(target, solved, spent)):
+            if isinstance(schedule, Schedule):
+                self._add_with_variants(memory, schedule)
+        return len(self.known) > before
+
+    def _add_with_variants(self, memory: Memory, schedule: Schedule) -> None:
         self._add(memory, schedule)
         if self.job.options.strategy == SEARCHED:
             with self.ledger.timed("solve"):
                 for sequence in self._variants(schedule):
                     self._add(memory, schedule, sequence)
-        return len(self.known) > before
 
-    def _solved(self, target: int, again: bool = True) -> Schedule | InfeasibleBudgetError:
+    def _as_traced(self, target: int, solved: Schedule | InfeasibleBudgetError, seconds: float) -> Schedule | None:
+        """A schedule in the graph's order, where a free one was asked for and may be dearer than it has to be.
+
+        To search for orders, too, takes longer, and orders differ in what the allocator makes of them.
+        """
+        options = self._options()
+        if options.strategy != SEARCHED or options.order != "free":
+            return None
+        if isinstance(solved, Schedule) and solved.gap <= max(options.gap, _WORTH):
+            return None
+        limit = min(options.time_limit, self.ledger.solving_seconds + max(1.0, seconds))
+        other = self._solved(target, replace(options, order="fixed", time_limit=limit), again=False)
+        if isinstance(other, InfeasibleBudgetError):
+            return None
+        bound = any_order_bound(self.graph, other.budget_bytes or other.peak_bytes)
+        if isinstance(solved, Schedule) and solved.budget_bytes == other.budget_bytes:
+            bound = max(bound, solved.lower_bound)
+        return replace(other, status="feasible", lower_bound=min(bound, other.cost), bound_order="free")
+
+    def _solved(self, target: int, options: PlanOptions, again: bool = True) -> Schedule | InfeasibleBudgetError:
         """A schedule for so many bytes, or else for the least that is known; the error if there is none."""
         try:
-            return solve_once(self.graph, target, self._options(), self.ledger)
+            return solve_once(self.graph, target, options, self.ledger)
         except InfeasibleBudgetError as error:
             if error.sequence is not None:
                 sequence = np.array(error.sequence, np.int64)
-                return Schedule(self.graph, sequence, self.job.options.strategy, budget_bytes=error.minimum_bytes)
+                return Schedule(self.graph, sequence, options.strategy, budget_bytes=error.minimum_bytes)
             more = again and error.minimum_bytes > target
-            return self._solved(error.minimum_bytes, again=False) if more else bare(error)
+            return self._solved(error.minimum_bytes, options, again=False) if more else bare(error)
 
     def _variants(self, schedule: Schedule) -> Iterator[NDArray[np.int64]]:
         count = max(_FEWEST, min(len(_SHARES), _WORK // max(1, len(self.graph))))

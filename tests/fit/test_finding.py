@@ -157,6 +157,36 @@ def test_a_variant_claims_no_more_than_is_proved():
         assert any(schedule is one for one in solved) or schedule.status == "feasible"
 
 
+def test_where_the_search_of_orders_finds_nothing_the_graphs_order_is_asked_for(monkeypatch):
+    solve, orders = finding.solve_once, []
+
+    def only_fixed(graph, target, options, ledger):
+        orders.append(options.order)
+        if options.order == "free":
+            raise InfeasibleBudgetError("none found", target, LIMIT, proven=False)
+        return solve(graph, target, options, ledger)
+
+    monkeypatch.setattr(finding, "solve_once", only_fixed)
+    target = int(0.8 * PLAIN["resnet"])
+    found = finder_of("resnet").find(target, strict=True)
+    assert isinstance(found, Found) and found.predicted_bytes <= target
+    assert orders[-1] == "fixed" and found.schedule.bound_order == "free"
+    assert found.schedule.lower_bound <= found.schedule.cost
+
+
+def test_near_what_is_proven_one_order_is_enough(monkeypatch):
+    orders, solve = [], finding.solve_once
+
+    def counted(graph, target, options, ledger):
+        orders.append(options.order)
+        schedule = solve(graph, target, options, ledger)
+        return replace(schedule, lower_bound=schedule.cost)
+
+    monkeypatch.setattr(finding, "solve_once", counted)
+    finder_of("resnet").find(int(0.8 * PLAIN["resnet"]), strict=True)
+    assert set(orders) == {"free"}
+
+
 def test_schedules_of_other_strategies_are_not_varied(asked):
     finder = finder_of("transformer", strategy="linearized-greedy")
     finder.find(int(0.9 * PLAIN["transformer"]), strict=True)

@@ -93,6 +93,7 @@ def test_compilation_comes_to_its_end(tmp_path):
     (tmp_path / "functions.py").write_text(MODULE)
     assert run(tmp_path, COMPILED).splitlines() == ["interrupted 1", "[1, 2] True"]
 
+
 ASKED = """
 import numpy as np
 from checkmate_tf.numba_jit import is_compiled

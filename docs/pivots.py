@@ -219,7 +219,7 @@ def orders_real() -> Rows:
     rows = [["network", "budget", "recomputed", "peak in steps, MB", "peak in `fit`, MB", "step time", "equal bits"]]
     for (network, budget), both in found.items():
         told = [
-            " / ".join(text(both[order]) for order in ("free", "fixed"))
+            " / ".join(text(both[order]) if both[order]["overhead"] else "refused" for order in ("free", "fixed"))
             for text in (
                 lambda c: f"{float(c['overhead']):.1%}",
                 lambda c: f"{float(c['peak_bytes']) / 1e6:.1f}",

@@ -220,9 +220,9 @@ def emission(way: str, program: Program, schedule: Schedule) -> Callable[..., An
         """Puts an optimization barrier over a kept value and what was computed last, in the place of the token."""
 
         def _make_token(self) -> None:
-            before = [next((t for t in op.outputs if t.dtype.is_floating), None) for op in self.finished]
+            before = [next((t for t in op.outputs if t.dtype.is_floating), None) for op in self.barriers.finished]
             self.token: Any = [t for t in before if t is not None] or self.token
-            self.finished = {}
+            self.barriers.finished = {}
 
         def _tie(self, t: tf.Tensor) -> tf.Tensor:
             return xla_optimization_barrier([t, *self.token])[0]

@@ -116,6 +116,8 @@ def guarded(json: bool, command: Callable[[], None]) -> None:
         if json:
             print_json({"error": {"type": type(error).__name__, "message": str(error), **_figures(error)}})
         raise typer.Exit(status) from None
+    except (TimeoutError, ConnectionError):
+        raise
     except OSError as error:
         show_error(OutputError(f"a file or a stream cannot be read or written: {error}"))
         raise typer.Exit(BAD_INPUT) from None

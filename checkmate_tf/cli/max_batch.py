@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..files.results import BOUND_ORDERS
 from ..units import format_bytes, parse_budget
 from .console import (
     BadInput,
@@ -129,6 +130,7 @@ def run_max_batch(command: MaxBatchCommand) -> None:
     if command.verify:
         found = _verify(command, found, overhead, shape)
     schedule, verified = found.schedule, found.verified
+    order = "fixed" if command.form == "search" else "stages"
     if command.json:
         print_json(
             {
@@ -136,7 +138,7 @@ def run_max_batch(command: MaxBatchCommand) -> None:
                 "form": command.form,
                 "batch_size": found.batch_size,
                 "upper_bound": found.upper_bound,
-                "bound_order": "stages" if command.form != "search" else "fixed",
+                "bound_order": order,
                 "status": found.status,
                 "peak_bytes": schedule.peak_bytes,
                 "cost": schedule.cost,
@@ -153,7 +155,7 @@ def run_max_batch(command: MaxBatchCommand) -> None:
         return
     proof = "none larger" if found.status == "optimal" else f"none above {found.upper_bound}"
     stdout().print(
-        f"{command.model}: batch {found.batch_size} (proven: {proof} in the graph's order), "
+        f"{command.model}: batch {found.batch_size} (proven: {proof} {BOUND_ORDERS[order]}), "
         f"{format_bytes(schedule.peak_bytes)} of {format_bytes(found.memory_bytes)}, "
         f"{schedule.overhead:.1%} more computation, {found.seconds:.1f} s",
         highlight=False,
@@ -173,6 +175,8 @@ def _verify(
     command: MaxBatchCommand, found: MaxBatch, overhead: float | str, shape: tuple[int, ...] | None
 ) -> MaxBatch:
     """Try it for real, with a line for each trial and what goes on meanwhile."""
+    from rich.text import Text
+
     from ..largest_batch.verify import Source, try_for_real
 
     notes = stderr()
@@ -180,7 +184,7 @@ def _verify(
     with notes.status(f"batch {found.batch_size}: starting", spinner="dots") as status:
 
         def tell(stage: str, done: float, total: float, text: str) -> None:
-            status.update(f"{stage} {text}".rstrip())
+            status.update(Text(f"{stage} {text}".rstrip()))
 
         def told(probe: Probe, low: int, high: int) -> None:
             line = f"batch {probe.batch_size}: {probe.ending} ({probe.seconds:.0f} s)"

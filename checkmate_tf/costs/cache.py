@@ -7,18 +7,23 @@ cannot be read or written is a warning, not an error. Processes write by turns: 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..files.jsonfile import write_text
 
-__all__ = ["LEAST_US", "cache_folder", "cache_path", "load", "save"]
+try:
+    import fcntl
+except ImportError:  # there are no such locks
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["LEAST_US", "cache_folder", "cache_path", "load", "locked", "save"]
 
 MAX_FILE_BYTES = 32 << 20
 MAX_ENTRIES = 50_000
@@ -27,6 +32,7 @@ MAX_KEY = 4_000
 LEAST_US = 1e-3
 _BOUNDS = {"us": (LEAST_US, 3.6e9), "bytes": (0, 2.0**45)}  # up to an hour, and to 32 TiB
 _FORMAT = 3  # and of what is measured: of loops, 2 had the call from Python in it; 1 had signatures without constants
+_LOCKED_OUT = 5.0  # seconds: nobody has the lock for longer but who was stopped
 _log = logging.getLogger(__name__)
 
 
@@ -80,7 +86,7 @@ def save(path: Path | None, measured: Mapping[str, float], unit: str = "us") -> 
         return False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(path.parent):
+        with locked(path.parent):
             merged = load(path, unit)
             for key in fresh:
                 merged.pop(key, None)  # rewritten entries move to the end, so that the oldest go first
@@ -94,15 +100,32 @@ def save(path: Path | None, measured: Mapping[str, float], unit: str = "us") -> 
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """One process or thread at a time. Where a file system has no locks for folders, all that come."""
-    place = os.open(folder, os.O_RDONLY)
+def locked(folder: Path) -> Iterator[None]:
+    """One process or thread at a time in a folder.
+
+    All that come go on where there are no locks, and after some seconds in any case: who has the lock may be stopped.
+    """
+    place, until = None, time.monotonic() + _LOCKED_OUT
+    with suppress(OSError):
+        place = os.open(folder, os.O_RDONLY)
+    while place is not None and fcntl is not None:
+        try:
+            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() > until:
+                break
+            time.sleep(0.01)
+        except OSError:
+            break
     try:
-        with suppress(OSError):
-            fcntl.flock(place, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(place)
+        if place is not None:
+            if fcntl is not None:
+                with suppress(OSError):
+                    fcntl.flock(place, fcntl.LOCK_UN)  # a process that was forked meanwhile may have it open
+            os.close(place)
 
 
 def _plausible(key: object, value: object, unit: str) -> bool:

@@ -91,7 +91,7 @@ class Answer:
             yield f"{least:.0f} bytes are claimed to be the least budget that will do, and the plan needs {peak_bytes}"
         if bound is not None and bound > cost * (1 + COST_TOLERANCE):
             yield f"no plan is claimed to cost less than {bound:.10g}, and this one costs {cost:.10g}"
-        if gap is not None and gap < 0:
+        if gap is not None and gap < -COST_TOLERANCE:
             yield f"the gap is claimed to be {gap:.3g}, and cannot be below 0"
         if self.claims["status"] in NO_PLAN:
             yield f'the status is claimed to be "{self.claims["status"]}", and there is a plan'

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -260,7 +261,7 @@ class Finder:
         if target in self.solved:
             return False
         before, begun = len(self.known), self.ledger.solving_seconds
-        solved = self.solved[target] = self._solved(target, self._options())
+        solved = self.solved[target] = self._solved(target)
         spent = self.ledger.solving_seconds - begun
         for schedule in (solved, self._as_traced(target, solved, spent)):
             if isinstance(schedule, Schedule):
@@ -285,7 +286,7 @@ class Finder:
         if isinstance(solved, Schedule) and solved.gap <= max(options.gap, _WORTH):
             return None
         limit = min(options.time_limit, self.ledger.solving_seconds + max(1.0, seconds))
-        other = self._solved(target, replace(options, order="fixed", time_limit=limit), again=False)
+        other = self._solved(target, again=False, order="fixed", time_limit=limit)
         if isinstance(other, InfeasibleBudgetError):
             return None
         bound = any_order_bound(self.graph, other.budget_bytes or other.peak_bytes)
@@ -293,8 +294,12 @@ class Finder:
             bound = max(bound, solved.lower_bound)
         return replace(other, status="feasible", lower_bound=min(bound, other.cost), bound_order="free")
 
-    def _solved(self, target: int, options: PlanOptions, again: bool = True) -> Schedule | InfeasibleBudgetError:
-        """A schedule for so many bytes, or else for the least that is known; the error if there is none."""
+    def _solved(self, target: int, again: bool = True, **changes: Any) -> Schedule | InfeasibleBudgetError:
+        """A schedule for so many bytes, or else for the least that is known; the error if there is none.
+
+        `changes` are those of the options that are left by now.
+        """
+        options = replace(self._options(), **changes)
         try:
             return solve_once(self.graph, target, options, self.ledger)
         except InfeasibleBudgetError as error:
@@ -302,7 +307,7 @@ class Finder:
                 sequence = np.array(error.sequence, np.int64)
                 return Schedule(self.graph, sequence, options.strategy, budget_bytes=error.minimum_bytes)
             more = again and error.minimum_bytes > target
-            return self._solved(error.minimum_bytes, options, again=False) if more else bare(error)
+            return self._solved(error.minimum_bytes, again=False, **changes) if more else bare(error)
 
     def _variants(self, schedule: Schedule) -> Iterator[NDArray[np.int64]]:
         count = max(_FEWEST, min(len(_SHARES), _WORK // max(1, len(self.graph))))

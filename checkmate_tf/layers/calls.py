@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 from ..errors import BatchSizeError, DynamicShapeError, ModelError, TraceError
 from ..units import whole_batch
@@ -19,6 +20,7 @@ __all__ = ["LayerCall", "LayerCalls", "Shape", "Value", "layer_calls", "paramete
 
 Shape: TypeAlias = tuple[int, ...]
 
+_TRACED: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()  # call -> shapes that it reads -> that it makes
 _NO_ARGUMENT = re.compile(r"mask$|^initial_state$|^training$")
 
 
@@ -311,8 +313,17 @@ def _declared_shapes(node: Any, values: Mapping[int, Value]) -> list[Shape] | No
 def _traced_shapes(node: Any, values: Mapping[int, Value]) -> list[Shape] | None:
     """Shapes that TensorFlow infers, where a layer does not say (EinsumDense with None in output_shape).
 
-    What the layer adds to its losses, and what it assigns, is forgotten.
+    A call is traced once for each shape of what it reads.
     """
+    known = _TRACED.setdefault(node, {})
+    given = tuple((values[id(t)].shape, str(values[id(t)].dtype)) for t in node.arguments.keras_tensors)
+    if given not in known:
+        known[given] = _traced(node, values)
+    return known[given]
+
+
+def _traced(node: Any, values: Mapping[int, Value]) -> list[Shape] | None:
+    """What the layer adds to its losses, and what it assigns, is forgotten."""
     import keras
     import tensorflow as tf
 

@@ -58,6 +58,7 @@ def exact_words(value: Any) -> str:
 
 def lasting_words(value: Any) -> str:
     """A plain value as text; of any other, its class."""
+    value = value.item() if isinstance(value, np.generic) else value
     plain = value is None or isinstance(value, (bool, int, float, str))
     return repr(value) if plain else type(value).__name__
 

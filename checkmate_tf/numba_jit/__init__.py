@@ -22,7 +22,7 @@ import logging
 import os
 import secrets
 from collections.abc import Callable
-from pickle import UnpicklingError
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from numba import njit
@@ -57,13 +57,18 @@ def numba_jit(function: F) -> F:
 
 
 def is_compiled(function: Callable[..., Any]) -> bool:
-    """Whether a function is compiled for any kind of arguments, in this process or on disk."""
+    """Whether a function is compiled for any kind of arguments, in this process, or on disk for this processor."""
     if not hasattr(function, "signatures") or function.signatures:
         return True
     kept = getattr(getattr(function, "_cache", None), "_cache_file", None)
+    if kept is None:
+        return False
     try:
-        return kept is not None and bool(kept._load_index())
-    except (OSError, EOFError, ValueError, UnpicklingError):  # damaged: it will be written anew
+        processor = function.targetctx.codegen().magic_tuple()  # type: ignore[attr-defined]  # Numba has no types
+        return any(key[1] == processor for key in kept._load_index())
+    except Exception:  # noqa: BLE001 - a damaged file is unpickled: anything; Numba would end with it
+        with suppress(OSError):
+            os.unlink(kept._index_path)
         return False
 
 

@@ -121,8 +121,23 @@ def unlike(table: ProfileTable, taken: Callable[[int], Fingerprint], any_loss: b
 def _loss_of(model: Any) -> str:
     if not getattr(model, "compiled", False):
         return _NO_LOSS
-    text = str(keras.tree.map_structure(lasting_settings, model.loss))
+    text = ", ".join(_loss_words(loss) for loss in keras.tree.flatten(model.loss))
     return text if len(text) <= _MOST_TEXT else _digest(text)
+
+
+def _loss_words(loss: Any) -> str:
+    """One loss, the same however it was given: by name, as a function, or as an object with its usual settings."""
+    if isinstance(loss, str):
+        loss = keras.losses.get(loss)
+    name = str(getattr(getattr(loss, "fn", loss), "__name__", type(loss).__name__))
+    if not isinstance(loss, keras.losses.Loss):
+        return name
+    try:
+        usual = lasting_settings(type(loss)())
+    except Exception:  # noqa: BLE001 - a class of the user's, which may need arguments
+        usual = ""
+    settings = lasting_settings(loss)
+    return name if settings == usual else f"{name} {settings}"
 
 
 def _digest(text: str) -> str:

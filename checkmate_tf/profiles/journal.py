@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ..costs.cache import locked
 from ..errors import CostError, OutputError
 from ..files.jsonfile import read_json, write_json
 from .table import MOST_US
@@ -67,7 +68,8 @@ class Journal:
         """Write what is new, beside what others wrote. If that fails, there is a warning: the measurements go on."""
         if self._path is None or not self._dirty:
             return
-        self._write(self._path, self._read() | self._known)
+        with locked(self._path.parent):
+            self._write(self._path, self._read() | self._known)
         self._dirty, self._saved = False, time.monotonic()
 
     def remove(self) -> None:
@@ -75,12 +77,13 @@ class Journal:
         self._dirty = False
         if self._path is None:
             return
-        others = {key: values for key, values in self._read().items() if key not in self._known}
-        if others:
-            self._write(self._path, others)
-            return
-        with suppress(OSError):
-            self._path.unlink(missing_ok=True)
+        with locked(self._path.parent):
+            others = {key: values for key, values in self._read().items() if key not in self._known}
+            if others:
+                self._write(self._path, others)
+                return
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
 
     def _write(self, path: Path, entries: dict[str, list[float]]) -> None:
         rows = [{"key": key, "values": values} for key, values in entries.items()]

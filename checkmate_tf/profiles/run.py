@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ..costs.cache import locked
 from ..costs.setting import device_name, setting
 from ..errors import BatchSizeError, CostError, OutputError
 from ..units import whole_batch
@@ -100,9 +101,13 @@ def profile_model(
             column = time_operations(
                 model, batch, repetitions=repetitions or 3, device=device, data=data, journal=journal, progress=progress
             )
-        table = _stored(path, empty, taken) or table  # another process may have written to the file meanwhile
-        table = merged(table, empty.table(batch, column, taken(batch) if table is None else table.fingerprint))
-        if path is not None:
+        fingerprint = taken(batch) if table is None else table.fingerprint
+        if path is None:
+            table = merged(table, empty.table(batch, column, fingerprint))
+            continue
+        with locked(path.parent):  # another process may have written to the file meanwhile
+            table = _stored(path, empty, taken, warned=table is not None) or table
+            table = merged(table, empty.table(batch, column, fingerprint if table is None else table.fingerprint))
             write_profile(table, path)
     journal.remove()
     assert table is not None
@@ -139,8 +144,13 @@ class _Setting:
         )
 
 
-def _stored(path: Path | None, wanted: _Setting, taken: Callable[[int], Fingerprint]) -> ProfileTable | None:
-    """What the file holds now, if there is one. It must be of this setting, and of the model of these fingerprints."""
+def _stored(
+    path: Path | None, wanted: _Setting, taken: Callable[[int], Fingerprint], warned: bool = False
+) -> ProfileTable | None:
+    """What the file holds now, if there is one. It must be of this setting, and of the model of these fingerprints.
+
+    `warned`: that it has none was said before.
+    """
     if path is None or not path.exists():
         return None
     table = read_profile(path)
@@ -153,6 +163,8 @@ def _stored(path: Path | None, wanted: _Setting, taken: Callable[[int], Fingerpr
             f"{path} is of another setting ({key} {getattr(found, key)}, here {getattr(wanted, key)}): give another "
             "folder, or delete the file"
         )
+    if warned and table.fingerprint is None:
+        return table
     if why := unlike(table, taken):
         raise CostError(f"{path} is of another model ({why}): give another folder, or delete the file")
     return table

@@ -26,7 +26,7 @@ import numpy as np
 from ..evaluator import CLOSED_GAP
 from ..graph import Graph
 from ..plan import evaluate, plan_from_sequence
-from ..schedule import Schedule
+from ..schedule import Schedule, keep_all
 from .compiled import compile_search
 from .moccasin.improver import Improver
 from .options import SolveOptions
@@ -82,11 +82,12 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
     -----
     Stops at the gap, at the time limit, on Ctrl-C (with what it has), or when it settles (`SolveOptions.settle`).
     """
+    if keep_all(graph).peak_bytes > budget_bytes:
+        compile_search()
+    begun = time.perf_counter()
     done = without_solving(graph, budget_bytes, "checkmate", options, options.order)
     if done is not None:
         return done
-    compile_search()
-    begun = time.perf_counter()
     orders = []
     if options.order == "free":
         wanted = not graph.trains or least_possible(graph) + graph.constant_bytes <= budget_bytes

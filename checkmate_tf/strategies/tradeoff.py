@@ -209,7 +209,8 @@ def tradeoff(
 
     Notes
     -----
-    Of the time, a fifth is for the least budget, or two seconds. Each of the others gets an equal part of what is left.
+    Of the time, a fifth is for the least budget, or two seconds if that is at most half. Each of the others gets an
+    equal part of what is left.
     """
     if budgets < 2:
         raise BudgetError(f"{budgets} budgets: give at least 2, the plain peak and the least")

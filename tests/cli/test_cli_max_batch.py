@@ -45,4 +45,4 @@ def test_names_are_no_markup_and_suffixes_have_any_case(path):
     odd = path.rename(path.with_name("m[bold].JSON"))
     done = invoke("max-batch", odd, "--memory", 100, "--time-limit", 1)
     assert done.exit_code == 0, done.stderr
-    assert "m[bold].JSON: batch" in done.stdout and "in the graph's order" in done.stdout
+    assert "m[bold].JSON: batch" in done.stdout and "in the order of the graph" in done.stdout

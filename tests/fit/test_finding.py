@@ -42,11 +42,12 @@ def finder_of(name, *, memory=True, **options):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Targets that the solver was asked for."""
+    """Targets that the solver was asked for; not once more where it was asked for the order traced, too."""
     targets, solve = [], finding.solve_once
 
     def counted(graph, target, options, ledger):
-        targets.append(target)
+        if options.order == "free":
+            targets.append(target)
         return solve(graph, target, options, ledger)
 
     monkeypatch.setattr(finding, "solve_once", counted)
@@ -172,6 +173,20 @@ def test_where_the_search_of_orders_finds_nothing_the_graphs_order_is_asked_for(
     assert isinstance(found, Found) and found.predicted_bytes <= target
     assert orders[-1] == "fixed" and found.schedule.bound_order == "free"
     assert found.schedule.lower_bound <= found.schedule.cost
+
+
+def test_a_retry_gets_a_share_of_the_time_that_is_left_then(monkeypatch):
+    limits = []
+
+    def slow(graph, target, options, ledger):
+        limits.append(options.time_limit - ledger.solving_seconds)
+        ledger.seconds["solve"] = ledger.seconds.get("solve", 0.0) + limits[-1]
+        raise InfeasibleBudgetError("none found", target, LIMIT, proven=False)
+
+    monkeypatch.setattr(finding, "solve_once", slow)
+    finder = finder_of("resnet", time_limit=100.0, strategy="moccasin")
+    finder._solved(1000)
+    assert limits == [pytest.approx(50.0), pytest.approx(25.0)]
 
 
 def test_near_what_is_proven_one_order_is_enough(monkeypatch):

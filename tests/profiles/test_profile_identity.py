@@ -26,13 +26,13 @@ from checkmate_tf.profiles.table import Fingerprint, merged  # noqa: E402
 L = keras.layers
 
 
-def conv_model(strides=1, activation="relu", loss="mse"):
+def conv_model(strides=1, activation="relu", loss="mse", optimizer=None):
     """Variants have equal names, inputs, weights and output shapes."""
     x = keras.Input((4, 4, 2))
     hidden = L.Conv2D(3, 3, strides=strides, padding="same", activation=activation, name="conv")(x)
     model = keras.Model(x, L.GlobalAveragePooling2D(name="pool")(hidden), name="net")
     if loss is not None:
-        model.compile(keras.optimizers.SGD(name="sgd"), loss)
+        model.compile(optimizer or keras.optimizers.SGD(name="sgd"), loss)
     return model
 
 
@@ -67,9 +67,26 @@ def test_a_profile_of_another_model_with_equal_names_and_shapes_is_refused(other
 
 def test_the_loss_counts_where_a_model_is_compiled(instead_of_timing):
     table, _ = profile_model(conv_model(), [2])
-    assert "its loss is mse, this model's is mae" in differs_from(conv_model(loss="mae"))(table)
+    assert "its loss is mean_squared_error, this model's is mean_absolute_error" in differs_from(
+        conv_model(loss="mae")
+    )(table)
     assert differs_from(conv_model(loss=None))(table) == ""
     assert differs_from(conv_model(strides=2, loss=None))(table)
+    for same in (
+        "MSE",
+        "mean_squared_error",
+        keras.losses.MeanSquaredError(),
+        keras.losses.mean_squared_error,
+        ["mse"],
+    ):
+        assert differs_from(conv_model(loss=same))(table) == ""
+    assert "sum" in differs_from(conv_model(loss=keras.losses.MeanSquaredError(reduction="sum")))(table)
+
+
+def test_rates_and_counted_names_are_no_other_operations():
+    one, other = (conv_model(optimizer=keras.optimizers.Adam(epsilon=epsilon)) for epsilon in (1e-7, 1e-6))
+    digests = [operations_digest(step_operations(model, 2)) for model in (one, other)]
+    assert digests[0] == digests[1]
 
 
 def test_operations_are_known_by_their_attributes():

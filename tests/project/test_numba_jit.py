@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from numba_compiled import compile_all
+
+from checkmate_tf.numba_jit import is_compiled
 
 MODULE = """
 import numpy as np
@@ -110,3 +113,61 @@ def test_what_another_process_compiled_is_compiled_until_the_source_changes(tmp_
     assert [run(tmp_path, ASKED).strip() for _ in range(2)] == ["False True", "True True"]
     (tmp_path / "functions.py").write_text(MODULE + "# changed")
     assert run(tmp_path, ASKED).strip() == "False True"
+
+
+def test_a_damaged_index_is_written_anew(tmp_path):
+    (tmp_path / "functions.py").write_text(MODULE)
+    run(tmp_path, ASKED)
+    [index] = (tmp_path / "__pycache__").glob("functions.in_order*.nbi")
+    for damaged in (b"", index.read_bytes()[:20]):
+        index.write_bytes(damaged)
+        assert run(tmp_path, ASKED).strip() == "False True"
+
+
+ALARMS = """
+import signal, time
+import numpy as np
+from functions import in_order
+
+class Alarm(Exception):
+    pass
+
+def ring(*_):
+    raise Alarm
+
+in_order(np.arange(10))
+signal.signal(signal.SIGALRM, ring)
+until, rounds, swallowed = time.monotonic() + 2, 0, 0
+while time.monotonic() < until:
+    rounds += 1
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 2e-5)
+        for _ in range(1000):
+            in_order(np.arange(10))
+    except (Alarm, SystemError):  # the latter where it came while Numba made the result
+        pass
+    try:
+        signal.raise_signal(signal.SIGINT)
+        swallowed += 1
+    except KeyboardInterrupt:
+        pass
+print(swallowed / rounds)
+"""
+
+
+@pytest.mark.long
+def test_whatever_other_signals_raise_ctrl_c_goes_on(tmp_path):
+    (tmp_path / "functions.py").write_text(MODULE)
+    assert (
+        float(run(tmp_path, ALARMS)) < 0.1
+    )  # of those that come right after an alarm that came between two statements
+
+
+def test_all_that_is_compiled_is_compiled_beforehand():
+    compile_all()
+    modules = [
+        m for name, m in sys.modules.items() if name.startswith(("checkmate_tf.strategies", "checkmate_tf.allocator"))
+    ]
+    functions = {f for m in modules for f in vars(m).values() if hasattr(f, "signatures")}
+    assert len(functions) > 20
+    assert not [f.py_func.__name__ for f in functions if not is_compiled(f)]

@@ -53,6 +53,8 @@ def run_check(command: CheckCommand) -> int:
             raise BadInput(f"--output {str(command.output)!r} cannot be written: {error}") from error
         for name in FILES:  # ten minutes later it would be too late; what an earlier check wrote there stays until then
             check_output(command.output / name)
+    from rich.text import Text
+
     notes, results = stderr(), stdout()
     with notes.status("starting", spinner="dots") as status:
 
@@ -60,7 +62,7 @@ def run_check(command: CheckCommand) -> int:
             if not command.json:
                 results.print(_text(line), highlight=False)
 
-        found = check(asked, lambda stage, done, total, text: status.update(f"{stage} {text}"), told)
+        found = check(asked, lambda stage, done, total, text: status.update(Text(f"{stage} {text}")), told)
     document = as_document(found)
     if command.json:
         print_json(document)

@@ -40,21 +40,23 @@ def _solved(cubed: float, squared: float) -> Rule:
     """A rule for n x n matrices and n x k right sides: so many n^3, and n^2 k."""
 
     def flops(op: Any, unknown: int | None) -> float | None:
-        matrix, sides = dims(op.inputs[0], unknown), dims(op.inputs[1], unknown)
-        if matrix is None or sides is None:
+        found = dims(op.outputs[0], unknown)  # batches of either side may be broadcast
+        if found is None:
             return None
-        size, batch = matrix[-1], max(math.prod(matrix[:-2]), math.prod(sides[:-2]))
-        return batch * (cubed * size**3 + squared * size**2 * sides[-1])
+        *batch, size, sides = found
+        return math.prod(batch) * size**2 * (cubed * size + squared * sides)
 
     return flops
 
 
 def _qr(op: Any, unknown: int | None) -> float | None:
-    # reflections give R, and are multiplied out to the first n columns of Q, or to all m
-    found = _tall(op, unknown)
-    if found is None:
+    # reflections give R, and are multiplied out to the first columns of Q, or to all m
+    shape = dims(op.inputs[0], unknown)
+    if shape is None:
         return None
-    batch, m, n = found
+    batch, (m, n) = math.prod(shape[:-2]), shape[-2:]
+    if m <= n:  # Q is square
+        return batch * (2 * m**2 * (n - m / 3) + 4 / 3 * m**3)
     thin = 2 * n**2 * (m - n / 3)
     return batch * (thin + (4 * (m**2 * n - m * n**2 + n**3 / 3) if op.get_attr("full_matrices") else thin))
 
@@ -78,13 +80,14 @@ def _tall(op: Any, unknown: int | None) -> tuple[int, int, int] | None:
 
 
 def _fft(op: Any, unknown: int | None) -> float | None:
-    # of a batch over the last axes, two or three where the type says so; of real numbers the longer side counts
+    # of a batch over the last axes, two or three where the type says so; of real numbers half of it
     axes = next((k for k in (3, 2) if op.type.endswith(f"{k}D")), 1)
-    given, found = dims(op.inputs[0], unknown), dims(op.outputs[0], unknown)
-    if given is None or found is None:
+    found = dims(op.outputs[0], unknown)
+    if found is None:
         return None
-    points, transformed = (max(math.prod(given[k:]), math.prod(found[k:])) for k in (0, -axes))
-    return 5 * points * math.log2(max(transformed, 2))
+    if op.type.startswith("RFFT"):  # half of the frequencies are the others' mirror images
+        found = (*found[:-1], max(1, 2 * (found[-1] - 1)))
+    return (2.5 if "RFFT" in op.type else 5.0) * math.prod(found) * math.log2(max(math.prod(found[-axes:]), 2))
 
 
 #: FLOPs of an operation, by its type; None where a shape is unknown.

@@ -109,7 +109,7 @@ class BestFirst:
         while not self.ended and (left := seconds - (time.perf_counter() - begun)) > 0:
             clock = time.perf_counter()
             count = max(1, int(self.rate * min(left, _SLICE)))
-            found, bound, more, done = _explore(self.steps, self.tree, self.room, count, known - self.slack)
+            found, bound, more, done = explore(self.steps, self.tree, self.room, count, known - self.slack)
             self.rate = done / max(time.perf_counter() - clock, 1e-6)
             self.bound, self.ended = max(self.bound, min(bound, known)), not more
             if found >= 0:
@@ -292,7 +292,7 @@ def _compute(
 
 
 @numba_jit
-def _explore(steps: _Steps, tree: Tree, room: int, count: int, known: float) -> tuple[int, float, bool, int]:
+def explore(steps: _Steps, tree: Tree, room: int, count: int, known: float) -> tuple[int, float, bool, int]:
     """Explore states until `count` of them, and of sets of values to drop, were looked at.
 
     Returns the complete state of least cost or -1, the least promise of what is left, whether anything is left, and how

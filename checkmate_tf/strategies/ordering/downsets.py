@@ -18,7 +18,7 @@ from ...numba_jit import numba_jit
 from ..orders import with_order_of_effects
 from .states import Tree, bits, find, path, pop, push, reach, tree_of
 
-__all__ = ["least_order"]
+__all__ = ["explore", "least_order"]
 
 _STATES = 1_000_000  # at most: 70 MB
 _SLICE = 2_000  # states explored between two looks at the clock
@@ -56,7 +56,7 @@ def least_order(graph: Graph, known_bytes: int, seconds: float) -> tuple[NDArray
     _add(sets, tree, 0, 0.0, -1, -1, float(known_bytes))
     promise, more = 0.0, True
     while more and time.perf_counter() - begun < seconds:
-        found, promise, more = _explore(sets, tree, float(known_bytes), _SLICE)
+        found, promise, more = explore(sets, tree, float(known_bytes), _SLICE)
         if found >= 0:
             return path(tree, found), int(promise)
     return None, int(min(promise, known_bytes))
@@ -107,7 +107,7 @@ def _add(sets: _Sets, tree: Tree, done: int, spent: float, parent: int, node: in
 
 
 @numba_jit
-def _explore(sets: _Sets, tree: Tree, known: float, states: int) -> tuple[int, float, bool]:
+def explore(sets: _Sets, tree: Tree, known: float, states: int) -> tuple[int, float, bool]:
     """The complete state of least peak or -1, the least promise of what is left, and whether anything is left."""
     n = sets.sizes.shape[0]
     every = (1 << n) - 1

@@ -302,7 +302,7 @@ class Walk:
         if self.here is None:
             sequence = self.orders[(self.drafts - 1) % len(self.orders)].copy()
             price = first_price(self.graph, self.problem, sequence, self.room)
-            turns = self.settling_turns.shares[(self.drafts - 1) % len(self.settling_turns.shares)]
+            turns = self.settling_turns.shares[(self.drafts - 1) // len(self.orders) % len(self.settling_turns.shares)]
             return _Draft(sequence, price, 2**62, HIGHEST * price, turns)
         here, random = self.here, self.random
         length = len(here.sequence)

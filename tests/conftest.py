@@ -23,6 +23,7 @@ hypothesis.settings.register_profile("anew", deadline=None)
 hypothesis.settings.load_profile("suite")
 
 
+_FROZEN: list[bool] = []  # not empty once objects are frozen in this process
 SIXTEEN_BITS = {"float16", "bfloat16", "mixed", "mixed_float16"}  # types, and cases of these types
 
 
@@ -99,12 +100,12 @@ def fresh_keras(monkeypatch):
 
     from checkmate_tf.keras import garbage
 
-    frozen = garbage.frozen()
-    monkeypatch.setattr(garbage, "frozen", lambda: frozen)  # each time it takes a tenth of a second
+    monkeypatch.setattr(garbage, "frozen", lambda: bool(_FROZEN))  # to count what is takes a tenth of a second
     keras.backend.clear_session(free_memory=False)  # layers are numbered from the start, whatever ran before
     yield
     keras.backend.clear_session()  # collects garbage too
     gc.freeze()  # what is left stays: TensorFlow, Keras, functions that TensorFlow keeps. No later collection walks it
+    _FROZEN.append(True)
 
 
 @pytest.fixture

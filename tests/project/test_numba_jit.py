@@ -115,6 +115,7 @@ def test_what_another_process_compiled_is_compiled_until_the_source_changes(tmp_
     assert run(tmp_path, ASKED).strip() == "False True"
 
 
+@pytest.mark.long
 def test_a_damaged_index_is_written_anew(tmp_path):
     (tmp_path / "functions.py").write_text(MODULE)
     run(tmp_path, ASKED)

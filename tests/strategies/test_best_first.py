@@ -146,14 +146,14 @@ def test_a_state_with_too_many_after_it_ends_the_search(order, monkeypatch):
     assert search.ended and search.sequence is None
     assert search.bound <= solve(graph, 81, options=SolveOptions(time_limit=3, order=order)).cost + 1e-9
     tried = []
-    real = best_first._explore
+    real = best_first.explore
 
     def explored(steps, tree, room, count, known):
         found = real(steps, tree, room, count, known)
         tried.append(found[-1])
         return found
 
-    monkeypatch.setattr(best_first, "_explore", explored)
+    monkeypatch.setattr(best_first, "explore", explored)
     BestFirst(graph, 81, order).explore(60.0)
     assert max(tried) <= 3 * best_first._SETS
 

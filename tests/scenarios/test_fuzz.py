@@ -492,5 +492,7 @@ def test_budgets_of_any_size(budget, says):
 def test_times_too_large_for_a_float_are_dropped(tmp_path):
     for unit in times._BOUNDS:
         path = tmp_path / f"{unit}.json"
-        path.write_text(json.dumps({"format": times._FORMAT, "unit": unit, unit: {"a": 10**400, "b": -(10**400), "c": 2}}))
+        path.write_text(
+            json.dumps({"format": times._FORMAT, "unit": unit, unit: {"a": 10**400, "b": -(10**400), "c": 2}})
+        )
         assert times.load(path, unit) == {"c": 2}

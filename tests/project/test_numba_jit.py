@@ -171,4 +171,4 @@ def test_all_that_is_compiled_is_compiled_beforehand():
     ]
     functions = {f for m in modules for f in vars(m).values() if hasattr(f, "signatures")}
     assert len(functions) > 20
-    assert not [f.py_func.__name__ for f in functions if not is_compiled(f)]
+    assert {f.py_func.__name__ for f in functions if not is_compiled(f)} <= {"span"}  # compiled within its callers

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import logging
-
 import numpy as np
 
-from ..numba_jit import is_compiled
+from ..numba_jit import compile_once
 from .bfc import Bfc, empty_state
 from .interleave import simulated
 from .kernel import replay
 from .memory import Memory, with_more
 from .packing import best_packing
-from .sequence import Kernels, small_bytes
+from .sequence import Kernels, allocated, expand, small_bytes
 
 __all__ = ["compile_all", "compile_placing"]
-
-log = logging.getLogger("checkmate_tf")
 
 
 def compile_placing() -> None:
     """Compile all that placing calls, unless that was done before, on this machine and for this version."""
-    if not (is_compiled(replay) and is_compiled(simulated)):
-        log.warning("Numba compiles the model of the allocator, once for this version on this machine: half a minute")
-        compile_all()
+    compile_once((expand, allocated, replay, simulated), compile_all, "the model of the allocator (half a minute)")
 
 
 def compile_all() -> None:

@@ -507,9 +507,10 @@ def report(
         if source not in files
     ]  # fmt: skip
     given = {
-        "budget": budget, "batch_size": batch_size, "input_shape": input_shape, "classes": classes,
-        "optimizer": optimizer, "loss": loss, "strategy": None if strategy == "checkmate" else strategy,
-        "costs": None if costs == "profile" else costs,
+        "--budget": budget, "--batch-size": batch_size, "--input-shape": input_shape, "--classes": classes,
+        "--optimizer": optimizer, "--loss": loss, "--strategy": None if strategy == "checkmate" else strategy,
+        "--costs": None if costs == "profile" else costs, "--time-limit": None if time_limit == 60 else time_limit,
+        "--gap": None if gap == 0.01 else gap, "--no-verify": not verify,
     }  # fmt: skip
     command = ReportCommand(files, models, given, html, json)
     guarded(json, lambda: run_report(command))

@@ -9,8 +9,8 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import typer
@@ -114,16 +114,25 @@ def guarded(json: bool, command: Callable[[], None]) -> None:
         status = INFEASIBLE if isinstance(error, InfeasibleBudgetError) else BAD_INPUT
         show_error(error)
         if json:
-            print_json({"error": {"type": type(error).__name__, "message": str(error), **_figures(error)}})
+            _print_error(error)
         raise typer.Exit(status) from None
     except (TimeoutError, ConnectionError):
         raise
     except OSError as error:
-        show_error(OutputError(f"a file or a stream cannot be read or written: {error}"))
+        told = OutputError(f"a file or a stream cannot be read or written: {error}; free room, or choose another place")
+        show_error(told)
+        if json:
+            with suppress(OSError):  # it may be standard output itself
+                _print_error(told)
         raise typer.Exit(BAD_INPUT) from None
     except KeyboardInterrupt:
         stderr().print("interrupted", style="yellow")
         raise typer.Exit(INTERRUPTED) from None
+
+
+def _print_error(error: CheckmateError) -> None:
+    """As the one JSON document of the command."""
+    print_json({"error": {"type": type(error).__name__, "message": str(error), **_figures(error)}})
 
 
 def check_finite(**options: float) -> None:
@@ -144,15 +153,15 @@ def is_json(source: str) -> bool:
     return source.lower().endswith(".json")
 
 
-def refuse_options(why: str, **given: Any) -> None:
-    """Refuse options that have no effect here: those that are not None, or were switched on.
+def refuse_options(why: str, given: Mapping[str, Any]) -> None:
+    """Refuse what has no effect here, by its name on the command line: what is not None, and what was switched on.
 
     Raises
     ------
     BadInput
         Says why, and names them.
     """
-    named = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None and value is not False]
+    named = [name for name, value in given.items() if value is not None and value is not False]
     if named:
         raise BadInput(f"{why}: leave out {', '.join(named)}")
 

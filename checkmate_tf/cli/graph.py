@@ -14,7 +14,7 @@ from ..files.jsonfile import check_output, to_json, write_json
 from ..graph import Graph
 from ..layers import LAYER_COSTS
 from ..units import format_bytes
-from .console import BadInput, prepare_tensorflow, progress_lines, stderr
+from .console import BadInput, prepare_tensorflow, progress_lines, refuse_options, stderr
 from .planned import DEFAULT_BATCH
 
 __all__ = ["GraphCommand", "run_graph"]
@@ -120,11 +120,9 @@ def _refuse_others(command: GraphCommand, what: str, more: dict[str, Any]) -> No
         "--profile": command.profile, "--level": None if command.level == "layer" else command.level,
         "--costs": None if command.costs == "flops" else command.costs,
     }  # fmt: skip
-    named = [name for name, value in (given | more).items() if value is not None]
-    if named:
-        raise BadInput(f"{what} without a model: leave out {', '.join(named)}")
+    refuse_options(f"{what} without a model", given | more)
     if command.output is not None:
-        check_output(command.output, *([] if command.dtr_log is None else [command.dtr_log]))
+        check_output(command.output, command.dtr_log)
 
 
 def _write(command: GraphCommand, graph: Graph) -> None:
@@ -226,4 +224,4 @@ def _check(command: GraphCommand) -> None:
     if level == "layer" and (command.optimizer or command.loss):
         raise BadInput("--optimizer and --loss are for --level op: layers are read without them")
     if command.output is not None:
-        check_output(command.output, command.model or "", *([] if command.profile is None else [command.profile]))
+        check_output(command.output, command.model, command.profile)

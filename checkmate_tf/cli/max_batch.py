@@ -93,19 +93,18 @@ def run_max_batch(command: MaxBatchCommand) -> None:
     check_finite(time_limit=command.time_limit)
     notes = stderr()
     source: Any
+    trained = {"--optimizer": command.optimizer, "--loss": command.loss}
     if is_json(command.model):
         from ..files.graphs import read_graph
 
         if command.verify:
             raise BadInput(f"--verify trains the model for real, but {command.model!r} is a graph: give the model")
-        refuse_options(
-            f"{command.model!r} is a graph, not a model", inputs=command.inputs, input_shape=command.input_shape,
-            classes=command.classes, optimizer=command.optimizer, loss=command.loss,
-        )  # fmt: skip
+        of_models = {"--inputs": command.inputs, "--input-shape": command.input_shape, "--classes": command.classes}
+        refuse_options(f"{command.model!r} is a graph, not a model", of_models | trained)
         source = read_graph(Path(command.model))
     else:
         if not command.verify:
-            refuse_options("without --verify nothing is trained", optimizer=command.optimizer, loss=command.loss)
+            refuse_options("without --verify nothing is trained", trained)
         prepare_tensorflow()
         with notes.status("loading the model", spinner="dots"):
             source, _ = load_model(command.model, shape, command.classes)

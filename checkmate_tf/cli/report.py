@@ -43,7 +43,7 @@ def run_report(command: ReportCommand) -> None:
     check_output(command.html, *command.files, *(asked.model for asked in command.models))
     if not command.models:
         why = "only models are planned; solve a graph with checkmate-tf solve, and give its result after it"
-        refuse_options(why, **command.given)
+        refuse_options(why, command.given)
     for asked in command.models:
         check_asked(asked)
     graphs = _read(command.files)

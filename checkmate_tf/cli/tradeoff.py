@@ -89,11 +89,11 @@ def _source(command: TradeoffCommand, shape: tuple[int, ...] | None) -> tuple[An
     if is_json(command.model):
         from ..files.graphs import read_graph
 
-        refuse_options(
-            f"{command.model!r} is a graph, not a model", input_shape=command.input_shape, classes=command.classes,
-            optimizer=command.optimizer, loss=command.loss,
-            costs=None if command.costs == "profile" else command.costs,
-        )  # fmt: skip
+        of_models = {
+            "--input-shape": command.input_shape, "--classes": command.classes, "--optimizer": command.optimizer,
+            "--loss": command.loss, "--costs": None if command.costs == "profile" else command.costs,
+        }  # fmt: skip
+        refuse_options(f"{command.model!r} is a graph, not a model", of_models)
         return read_graph(Path(command.model)), {"batch_size": command.batch_size}
     from ..keras.sources import compile_if_needed, load_model
 

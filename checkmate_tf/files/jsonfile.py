@@ -205,13 +205,13 @@ def _nearest(field: str, known: tuple[str, ...]) -> str:
     return next(iter(difflib.get_close_matches(field, known, 1, 0.8)), "")
 
 
-def check_output(path: str | os.PathLike[str], *inputs: str | os.PathLike[str]) -> Path:
+def check_output(path: str | os.PathLike[str], *inputs: str | os.PathLike[str] | None) -> Path:
     """Where a file will be written, links followed; ask before work that takes long.
 
     Parameters
     ----------
     path : path
-    *inputs : path
+    *inputs : path or None
         Files that are read: none of them is written over.
 
     Raises
@@ -228,7 +228,7 @@ def check_output(path: str | os.PathLike[str], *inputs: str | os.PathLike[str]) 
             raise OutputError(f"{str(path)!r} cannot be written: it is not a file; give the name of a file")
         if not os.access(folder, os.W_OK | os.X_OK):
             raise OutputError(f"{str(path)!r} cannot be written: no files may be made in {str(folder)!r}")
-        if target.exists() and any(os.path.exists(each) and target.samefile(each) for each in inputs):
+        if target.exists() and any(each and os.path.exists(each) and target.samefile(each) for each in inputs):
             raise OutputError(f"{str(path)!r} is read, too, and would be lost; give another name for what is written")
         return target.resolve()
     except OutputError:

@@ -21,7 +21,7 @@ import itertools
 import logging
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
@@ -30,9 +30,9 @@ from numba.core.bytecode import FunctionIdentity
 
 from .interrupts import CallsToTheEnd
 
-__all__ = ["is_compiled", "numba_jit"]
+__all__ = ["compile_once", "is_compiled", "numba_jit"]
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("checkmate_tf")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -70,6 +70,23 @@ def is_compiled(function: Callable[..., Any]) -> bool:
         with suppress(OSError):
             os.unlink(kept._index_path)
         return False
+
+
+def compile_once(functions: Iterable[Callable[..., Any]], call_all: Callable[[], None], what: str) -> None:
+    """Compile functions by calling them all, unless that was done before, on this machine and for this version.
+
+    Parameters
+    ----------
+    functions : iterable of functions by `numba_jit`
+        Those that are called from Python.
+    call_all : callable
+        Calls each of them.
+    what : str
+        They are, and how long it takes, for the warning.
+    """
+    if not all(is_compiled(function) for function in functions):
+        log.warning("Numba compiles %s, once for this version on this machine", what)
+        call_all()
 
 
 def _name_files_apart(kept: Any) -> None:

@@ -6,12 +6,10 @@ the search. It would be taken off the first search's time limit, and end it in i
 
 from __future__ import annotations
 
-import logging
-
 import numpy as np
 
 from ..graph import BACKWARD, FORWARD, LOSS, Graph
-from ..numba_jit import is_compiled
+from ..numba_jit import compile_once
 from ..schedule import keep_all
 from .ordering.best_first import BestFirst
 from .ordering.best_first import explore as explore_all
@@ -30,16 +28,12 @@ from .search.variants import variants
 
 __all__ = ["compile_all", "compile_moves", "compile_orders", "compile_search"]
 
-log = logging.getLogger("checkmate_tf")
-
 _CALLED = (simulate, anneal, repair, exchange, settle, ruined, keep_where_room, lower, descend, explore, explore_all)
 
 
 def compile_search() -> None:
     """Compile all that a search calls, unless that was done before, on this machine and for this version."""
-    if not all(is_compiled(function) for function in _CALLED):
-        log.warning("Numba compiles the search, once for this version on this machine: it takes a minute or two")
-        compile_all()
+    compile_once(_CALLED, compile_all, "the search (a minute or two)")
 
 
 def compile_all() -> None:

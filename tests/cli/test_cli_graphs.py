@@ -103,6 +103,16 @@ def test_a_graph_is_not_written_over(path):
     assert path.read_text() == before
 
 
+def test_what_the_system_refuses_is_told_of_as_json_too(path, monkeypatch):
+    def refused(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("checkmate_tf.cli.solve.read_graph", refused)
+    done = invoke("solve", path, "--budget", 8, "--json")
+    assert done.exit_code == 2
+    assert "Permission denied" in json.loads(done.stdout)["error"]["message"]
+
+
 def test_a_full_standard_output_is_told_of(path):
     command = [sys.executable, "-m", "checkmate_tf", "solve", path, "--budget", "100%"]
     with open("/dev/full", "w") as full:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from numba_compiled import compile_all
 
-from checkmate_tf.numba_jit import is_compiled
+from checkmate_tf.numba_jit import compile_once, is_compiled, numba_jit
 
 MODULE = """
 import numpy as np
@@ -172,3 +172,11 @@ def test_all_that_is_compiled_is_compiled_beforehand():
     functions = {f for m in modules for f in vars(m).values() if hasattr(f, "signatures")}
     assert len(functions) > 20
     assert {f.py_func.__name__ for f in functions if not is_compiled(f)} <= {"span"}  # compiled within its callers
+
+
+def test_what_is_not_compiled_yet_is_called_once_and_said(caplog):
+    called = []
+    jitted = numba_jit(lambda a: a + 1)
+    for _ in range(2):
+        compile_once([jitted], lambda: called.append(jitted(1)), "a sum")
+    assert called == [2] and caplog.text.count("Numba compiles a sum") == 1

@@ -187,6 +187,7 @@ def test_bad_input_ends_with_status_2_and_writes_nothing(files, tmp_path):
         ([tmp_path / "none.json"], "cannot be read"),
         ([graph, "--budget", "50%", "--costs", "flops"], "only models are planned"),
         ([graph, "--budget", "50%", "--costs", "flops"], "leave out --budget, --costs"),
+        ([graph, "--gap", 0.5, "--no-verify"], "leave out --gap, --no-verify"),
         (["NoSuchNet", "--budget", "7 apples"], "cannot be read"),
         (["NoSuchNet", "--strategy", "none"], "--strategy 'none' is unknown"),
     ):

@@ -9,7 +9,7 @@ import zlib
 import tensorflow as tf
 from tensorflow.python.framework.config import is_op_determinism_enabled
 
-from ..errors import CostError
+from ..errors import CostError, show_value
 
 __all__ = ["device_name", "setting"]
 
@@ -25,9 +25,11 @@ def device_name(device: str | None = None) -> str:
     Raises
     ------
     CostError
-        If there is no such device; lists those that there are.
+        If it is no text, or there is no such device; lists those that there are.
     """
     there = [logical.name.rpartition("device:")[2] for logical in tf.config.list_logical_devices()]
+    if device is not None and not isinstance(device, str):
+        raise CostError(f"device={show_value(device)} is not a device's name: give a text, one of {', '.join(there)}")
     if not device:
         return "GPU:0" if "GPU:0" in there else "CPU:0"
     try:

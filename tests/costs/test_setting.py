@@ -52,6 +52,12 @@ def test_a_device_that_is_not_there_is_refused_with_those_that_are(cards, name):
         device_name(name)
 
 
+@pytest.mark.parametrize(("device", "shown"), [(1, "1"), (0, "0"), (False, "False"), (["GPU:1"], "a list of 1")])
+def test_a_device_is_called_by_a_text(cards, device, shown):
+    with pytest.raises(CostError, match=f"device={shown} is not a device's name: give a text, one of CPU:0, GPU:0"):
+        device_name(device)
+
+
 @pytest.mark.parametrize("ask", [time_ops, op_workspaces, lambda ops, device: measure_rates(device)])
 def test_nothing_is_measured_on_another_device(ask):
     with pytest.raises(CostError, match="no device 'GPU:99'"):

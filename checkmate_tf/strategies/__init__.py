@@ -100,6 +100,8 @@ def minimum_budget(graph: Graph, time_limit: float = 12.0) -> tuple[int, int, in
         No schedule fits below the first number of bytes. A schedule is known for the second. Both include constants.
         Computing `node` is what needs the first.
     """
+    from .compiled import compile_search
     from .search.minimum_budget import minimum_budget as bracket
 
+    compile_search()
     return bracket(graph, time_limit)

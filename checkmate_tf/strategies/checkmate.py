@@ -26,8 +26,8 @@ import numpy as np
 from ..evaluator import CLOSED_GAP
 from ..graph import Graph
 from ..plan import evaluate, plan_from_sequence
-from ..schedule import Schedule, keep_all
-from .compiled import compile_search
+from ..schedule import Schedule
+from .compiled import compile_if_over
 from .moccasin.improver import Improver
 from .options import SolveOptions
 from .ordering.best_first import BestFirst
@@ -82,8 +82,7 @@ def checkmate(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedul
     -----
     Stops at the gap, at the time limit, on Ctrl-C (with what it has), or when it settles (`SolveOptions.settle`).
     """
-    if keep_all(graph).peak_bytes > budget_bytes:
-        compile_search()
+    compile_if_over(graph, budget_bytes)
     begun = time.perf_counter()
     done = without_solving(graph, budget_bytes, "checkmate", options, options.order)
     if done is not None:

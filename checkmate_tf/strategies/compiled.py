@@ -27,7 +27,7 @@ from .search.settle import lowered, ruined, settle
 from .search.simulate import anneal, repair, simulate
 from .search.variants import variants
 
-__all__ = ["compile_all", "compile_moves", "compile_orders", "compile_search"]
+__all__ = ["compile_all", "compile_if_over", "compile_moves", "compile_orders", "compile_search"]
 
 _CALLED = (simulate, anneal, repair, exchange, settle, ruined, keep_where_room, lower, descend, explore, explore_all)
 
@@ -35,6 +35,12 @@ _CALLED = (simulate, anneal, repair, exchange, settle, ruined, keep_where_room, 
 def compile_search() -> None:
     """Compile all that a search calls, unless that was done before, on this machine and for this version."""
     compile_once(_CALLED, compile_all, "the search (a minute or two)")
+
+
+def compile_if_over(graph: Graph, budget_bytes: int) -> None:
+    """Compile the search if there is anything to search: if recomputing nothing takes more than the budget."""
+    if keep_all(graph).peak_bytes > budget_bytes:
+        compile_search()
 
 
 def compile_all() -> None:

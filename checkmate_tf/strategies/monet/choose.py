@@ -25,6 +25,7 @@ from ...errors import InfeasibleBudgetError
 from ...operators import Chosen, ChosenGraph, Implementation, OperatorGraph
 from ...schedule import Schedule
 from .. import solve
+from ..compiled import compile_search
 from ..options import SolveOptions
 from ..orders import legalise, without_dead
 from ..search.arrays import flatten
@@ -74,6 +75,7 @@ def choose_operators(
         If there is no such strategy, or it cannot schedule the graph.
     """
     options = options or SolveOptions()
+    compile_search()
     return _Chooser(operators, int(budget_bytes), options, strategy, inexact).run()
 
 

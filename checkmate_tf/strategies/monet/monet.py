@@ -23,6 +23,7 @@ from ...schedule import Schedule, keep_all
 from ...solvers import Solution, check_solver, solve_milp
 from ...solvers.tolerances import MARGIN
 from ...units import format_bytes
+from ..compiled import compile_if_over, compile_search
 from ..options import SolveOptions
 from ..search.minimum_budget import infeasible, least_known, without_solving
 from ..search.search import search
@@ -67,13 +68,14 @@ def monet(
     PlanError
         If the evaluator finds more memory than the budget. That is a bug: please report it.
     """
-    begun = time.perf_counter()
     options = options or SolveOptions()
     given, operators = operators, operators if inexact else operators.exact()
     split(operators.graph)
     check_solver(options.solver)
     default = operators.choose({})
     graph, unit = default.graph, default.graph.base_cost
+    compile_search()
+    begun = time.perf_counter()
     if budget_bytes <= graph.constant_bytes:
         raise infeasible(graph, budget_bytes, keep_all(graph).peak_bytes)
     room = budget_bytes - graph.constant_bytes
@@ -128,9 +130,10 @@ def monet_noop(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedu
     StrategyError, InfeasibleBudgetError
         As `monet`.
     """
-    begun = time.perf_counter()
     split(graph)
     check_solver(options.solver)
+    compile_if_over(graph, budget_bytes)
+    begun = time.perf_counter()
     done = without_solving(graph, budget_bytes, "monet-noop", options)
     if done is not None:
         return done

@@ -29,6 +29,7 @@ from ...paging import timeline, without_host
 from ...plan import plan_from_sequence
 from ...schedule import Schedule
 from ..checkmate import checkmate
+from ..compiled import compile_if_over
 from ..options import SolveOptions
 from ..search.arrays import Hosted, flatten
 from ..search.keep_where_room import keep_where_room
@@ -79,9 +80,10 @@ def paging(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
     The problem is that of POET (Patil et al., ICML 2022, section 4), but that copies run beside the computations.
     Schedules with copies are in the graph's order. With a free order the one without copies need not be.
     """
+    base, least = without_host(graph), None
+    compile_if_over(base, budget_bytes)
     begun = time.perf_counter()
     found = _Found(graph, budget_bytes)
-    base, least = without_host(graph), None
     try:
         alone = checkmate(base, budget_bytes, replace(options, time_limit=_WITHOUT * options.time_limit, progress=None))
         found.take(alone.sequence.tolist(), alone.solver)

@@ -18,6 +18,7 @@ from ...schedule import Schedule
 from ...solvers import Solution, check_solver, solve_milp
 from ...solvers.tolerances import EXACT, MARGIN
 from ...units import format_bytes
+from ..compiled import compile_if_over
 from ..options import SolveOptions
 from ..search.minimum_budget import least_known, without_solving
 from ..search.search import search
@@ -55,8 +56,9 @@ def milp(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
     StrategyError
         If the solver asked for does not exist, is not installed, or cannot solve this program.
     """
-    begun = time.perf_counter()
     check_solver(options.solver)
+    compile_if_over(graph, budget_bytes)
+    begun = time.perf_counter()
     done = without_solving(graph, budget_bytes, "milp", options)
     if done is not None:
         return done

@@ -33,6 +33,7 @@ from ...schedule import Schedule, keep_all
 from ...solvers import Solution, check_solver, solve_milp
 from ...solvers.tolerances import EXACT
 from ...units import format_bytes
+from ..compiled import compile_if_over
 from ..options import SolveOptions
 from ..search.minimum_budget import least_known, without_solving
 from .formulation import problem9
@@ -163,8 +164,9 @@ def violations(graph: Graph, R: Matrix, S: Matrix) -> int:
 
 
 def _strategy(graph: Graph, budget_bytes: int, options: SolveOptions, name: str, *, at_random: bool) -> Schedule:
-    begun = time.perf_counter()
     check_solver(options.solver)
+    compile_if_over(graph, budget_bytes)
+    begun = time.perf_counter()
     done = without_solving(graph, budget_bytes, name, options)
     if done is not None:
         return done

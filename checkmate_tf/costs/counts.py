@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["CALLS", "CUBIC", "LINEAR", "RANDOM", "SOFTMAX", "SOURCES", "TRANSCENDENTAL", "VIEWS", "words"]
+__all__ = ["BRANCHES", "CALLS", "CUBIC", "LINEAR", "RANDOM", "SOFTMAX", "SOURCES", "TRANSCENDENTAL", "VIEWS", "words"]
 
 #: FLOPs of exp, tanh, erf and their kind: those of a polynomial approximation, not of any one library.
 TRANSCENDENTAL = 8
@@ -26,5 +26,7 @@ VIEWS = SOURCES | words(
     "Identity IdentityN Reshape Squeeze ExpandDims StopGradient PreventGradient ReadVariableOp AssignVariableOp "
     "EnsureShape CheckNumerics Snapshot Bitcast OptimizationBarrier"
 )
+#: Operations that run one of several functions: the first input tells which.
+BRANCHES = words("If StatelessIf Case StatelessCase")
 #: Operations that call functions: their costs are those of what they call.
-CALLS = words("While StatelessWhile If StatelessIf Case StatelessCase PartitionedCall StatefulPartitionedCall")
+CALLS = BRANCHES | words("While StatelessWhile PartitionedCall StatefulPartitionedCall")

@@ -1,8 +1,9 @@
 """Signatures: operations that take the same time have the same one, in any process.
 
 What counts is the type, the attributes, types and shapes of inputs, and small integer inputs by value. Of a loop or a
-call it is all of this for each operation inside, what that reads, and small constants by value. The gradient of a
-max-pooling is another operation where the pooling is known (`trace.sizes.tapes`).
+call it is all of this for each operation inside, what that reads, and small constants by value. Where data
+chooses a branch, it says that the dearest counts. The gradient of a max-pooling is another operation where the pooling
+is known (`trace.sizes.tapes`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from ..trace.sizes.tapes import pooling_of
 from .alone.eager import called_graphs, handle_shape_dtype
 from .alone.values import MAX_ELEMENTS, StaticValues
+from .counts import BRANCHES
 from .sizes import elements
 
 __all__ = ["Signer"]
@@ -43,6 +45,7 @@ class Signer:
             self._signed[key] = "unfinished"
             inputs = ", ".join(self._input(t) for t in op.inputs)
             text = f"{op.type}({inputs}){self._attributes(op)}"
+            text += " at its dearest" if op.type in BRANCHES and self.values(op.inputs[0]) is None else ""
             text += " of a pooling" if pooling_of(op) is not None else ""
             self._signed[key] = text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}...#{_digest(text)}"
         return self._signed[key]

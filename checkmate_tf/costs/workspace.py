@@ -116,18 +116,23 @@ def _workspace(op: tf.Operation, pooling: tf.Operation | None, fabricator: Fabri
     try:
         if not may_run(op):
             return 0
-        inputs = fabricator.inputs_of(op)
-        if pooling is not None and places_bytes(pooling, _peak_beyond(runner(pooling, inputs[:1]), device)):
-            return 0
-        more = _peak_beyond(runner(op, inputs), device)
-        if more >= LEAST_BYTES and op.type not in CALLS:  # a graph may have another kernel, which needs less
-            call = as_function(op, inputs)
-            call(*inputs)  # kernels are made
-            more = min(more, _peak_beyond(lambda: call(*inputs), device))
+        more = max(_allocated(op, pooling, one.inputs_of(op), device) for one in fabricator.of_branches(op))
     except RUN_ERRORS as error:
         _log.debug("the workspace of %s (%s) is unknown: %s", op.name, op.type, error)
         return None
     return more if more >= LEAST_BYTES else 0
+
+
+def _allocated(op: tf.Operation, pooling: tf.Operation | None, inputs: list[Any], device: str) -> int:
+    """Bytes on given inputs."""
+    if pooling is not None and places_bytes(pooling, _peak_beyond(runner(pooling, inputs[:1]), device)):
+        return 0
+    more = _peak_beyond(runner(op, inputs), device)
+    if more >= LEAST_BYTES and op.type not in CALLS:  # a graph may have another kernel, which needs less
+        call = as_function(op, inputs)
+        call(*inputs)  # kernels are made
+        more = min(more, _peak_beyond(lambda: call(*inputs), device))
+    return more
 
 
 def _peak_beyond(run: Callable[[], Any], device: str) -> int:

@@ -9,12 +9,13 @@ import pytest
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 tf = pytest.importorskip("tensorflow")
 
-from traced import graph_of, looped, only  # noqa: E402
+from traced import above, graph_of, looped, only  # noqa: E402
 
 from checkmate_tf.costs import timed  # noqa: E402
 from checkmate_tf.costs.alone.eager import empty_function  # noqa: E402
 from checkmate_tf.costs.alone.fabricate import Fabricator  # noqa: E402
 from checkmate_tf.costs.alone.values import StaticValues  # noqa: E402
+from checkmate_tf.costs.counts import BRANCHES  # noqa: E402
 
 
 def timer_of(queues=False):
@@ -35,6 +36,50 @@ def test_a_loop_is_timed_beyond_an_empty_function(monkeypatch, queues):
     loop = only(graph_of(looped, (4, 8), (8, 8)), "StatelessWhile")
     assert timer.time(loop, Fabricator(StaticValues()), 1.0) == pytest.approx(50 + 1)
     assert runs[:6] == ["loop", "empty"] * 3
+
+
+def chosen_by(index, x):
+    """One of two branches, each with a gradient that reads what the branch kept."""
+    ways = [lambda: x @ tf.sin(x), lambda: tf.cos(tf.exp(x))]
+    return tf.switch_case(index, ways) if index.dtype.is_integer else tf.cond(index, *ways)
+
+
+def with_gradient(index, x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = chosen_by(index, x)
+    return tape.gradient(y, x)
+
+
+@pytest.mark.parametrize(("dtype", "kind"), [(tf.bool, "If"), (tf.int32, "Case")])
+@pytest.mark.parametrize("dearest", [0, 1])
+def test_of_branches_the_dearest_counts(monkeypatch, dtype, kind, dearest):
+    timer, runs = timer_of(), []
+    monkeypatch.setattr(timed, "runner", lambda op, inputs: lambda: runs.append(int(inputs[0])))
+    monkeypatch.setattr(timed, "empty_function", lambda inputs: lambda *given: runs.append("empty"))
+    takes = {0: 310e-6, 1: 310e-6, "empty": 300e-6, dearest: 350e-6}
+    monkeypatch.setattr(timer, "_seconds", lambda run: takes[(run(), runs[-1])[1]])
+    op = only(graph_of(chosen_by, tf.TensorSpec((), dtype), (8, 8)), f"Stateless{kind}")
+    assert timer.time(op, Fabricator(StaticValues()), 1.0) == pytest.approx(50 + 1)
+
+
+@pytest.mark.parametrize("dtype", [tf.bool, tf.int32])
+def test_a_gradient_takes_the_branch_that_its_forward_pass_took(dtype):
+    graph = graph_of(with_gradient, tf.TensorSpec((), dtype), (8, 8))
+    forward, gradient = (op for op in graph.get_operations() if op.type in BRANCHES)
+    assert forward in above(gradient)
+    for fabricator in Fabricator(StaticValues()).of_branches(gradient):
+        inputs = fabricator.inputs_of(gradient)
+        timed.runner(gradient, inputs)()  # an error if it was the other one
+
+
+def test_a_branch_that_is_known_is_the_only_one():
+    sin = tf.function(tf.sin, autograph=False).get_concrete_function(tf.TensorSpec((4, 8)))
+    call = lambda x: tf.raw_ops.StatelessIf(  # noqa: E731
+        cond=tf.constant(True), input=[x], Tout=[tf.float32], then_branch=sin, else_branch=sin
+    )
+    fabricator = Fabricator(StaticValues())
+    assert list(fabricator.of_branches(only(graph_of(call, (4, 8)), "StatelessIf"))) == [fabricator]
 
 
 def test_what_is_slow_for_a_moment_does_not_count(monkeypatch):

@@ -29,6 +29,17 @@ def test_the_inside_of_a_loop_is_its_workspace():
     assert found["Mul"] == 0
 
 
+@pytest.mark.parametrize("large", [True, False])
+def test_of_branches_that_data_chooses_from_the_largest_counts(large):
+    def step(x, chosen):
+        inside = lambda: tf.reduce_sum(tf.sin(tf.ones([1 << 20]) * x))  # noqa: E731
+        return tf.cond(chosen, *((inside, lambda: x) if large else (lambda: x, inside)))
+
+    traced = tf.function(step, autograph=False)
+    ops = traced.get_concrete_function(tf.TensorSpec([]), tf.TensorSpec([], tf.bool)).graph.get_operations()
+    assert op_workspaces(ops, cache=False).max() >= 4 << 20
+
+
 def test_it_is_remembered_but_a_failure_is_not(monkeypatch, tmp_path):
     monkeypatch.setenv("CHECKMATE_TF_CACHE", str(tmp_path))
     ops, real = loop_and_sum(), workspace.runner

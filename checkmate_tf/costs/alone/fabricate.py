@@ -2,14 +2,15 @@
 
 Floats are random in [0.5, 1.5], so that there is no logarithm or root of a negative, and no denormal. Bools are random.
 Integers are zero, unless constants and static shapes say what they are (axes, shapes, paddings, split sizes); so token
-ids and labels are zero. Resource handles become new variables. Lists of tensors (variants) cannot be invented, nor can
-what cuDNN keeps of a recurrent layer for its gradient. The operations that make them are run, on fabricated inputs,
+ids and labels are zero. What chooses between branches has each of its values in turn, where data decides it
+(`Fabricator.of_branches`). Resource handles become new variables. Lists of tensors (variants) cannot be invented, nor
+can what cuDNN keeps of a recurrent layer for its gradient. The operations that make them are run, on fabricated inputs,
 back to the first tensors that can.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,12 @@ import tensorflow as tf
 from ...trace.ops import is_stateful
 from ...trace.sizes.learned import LEARNED
 from ..calls import may_not_end
-from ..counts import CALLS, words
+from ..counts import BRANCHES, CALLS, words
 from .eager import REACHES_OUT, called_graphs, called_names, handle_shape_dtype, run_op
 
 __all__ = ["MAX_BYTES", "Fabricator", "may_run"]
 
+Values = Callable[[Any], np.ndarray | None]
 #: Larger inputs are not fabricated: what does not fit is estimated.
 MAX_BYTES = 64 << 30
 _BLOCK = 1 << 16
@@ -73,7 +75,7 @@ class Fabricator:
         The value of a small tensor, where it is known (`StaticValues`).
     """
 
-    def __init__(self, values: Callable[[Any], np.ndarray | None]) -> None:
+    def __init__(self, values: Values) -> None:
         self._values = values
         self._made: dict[Any, Any] = {}
         self._variables: list[tf.Variable] = []
@@ -88,6 +90,15 @@ class Fabricator:
         """
         chained = op.type in CALLS | _OF_LAYERS or any(t.dtype == tf.variant for t in op.inputs)
         return [self._tensor(t, chained) for t in op.inputs]
+
+    def of_branches(self, op: tf.Operation) -> Iterator[Fabricator]:
+        """One for each branch that an operation may take, where data decides which; otherwise this one."""
+        values, chosen = self._values, op.inputs[0] if op.type in BRANCHES else None
+        if chosen is None or values(chosen) is not None or not (chosen.dtype.is_bool or chosen.dtype.is_integer):
+            yield self
+            return
+        for branch in range(len(called_names(op))):
+            yield Fabricator(_but(values, chosen, np.array(branch, chosen.dtype.as_numpy_dtype)))
 
     def _tensor(self, tensor: Any, chained: bool) -> Any:
         key = tensor.ref()
@@ -121,6 +132,11 @@ class Fabricator:
         variable = tf.Variable(fabricate(tf.TensorShape(found[0]), found[1], tensor.name), trainable=False)
         self._variables.append(variable)
         return variable.handle
+
+
+def _but(values: Values, tensor: Any, value: np.ndarray) -> Values:
+    """Known values, with one more."""
+    return lambda t: value if t.ref() == tensor.ref() else values(t)
 
 
 def fabricate(shape: tf.TensorShape, dtype: tf.DType, name: str = "tensor") -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,8 +13,11 @@ import pytest
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 keras = pytest.importorskip("keras")
 
+from traced import graph_of  # noqa: E402
+
 from benchmarks.lib import models as networks  # noqa: E402
 from checkmate_tf.costs.counts import TRANSCENDENTAL as T  # noqa: E402
+from checkmate_tf.costs.flops import op_flops  # noqa: E402
 from checkmate_tf.errors import BatchSizeError, CostError, DynamicShapeError, ModelError, TraceError  # noqa: E402
 from checkmate_tf.graph import BACKWARD, FORWARD, LOSS  # noqa: E402
 from checkmate_tf.layers.calls import layer_calls  # noqa: E402
@@ -419,6 +423,31 @@ def test_factorisations_and_fourier_transforms():
     )
     frames = 1 + (64 - 16) // 8
     assert flops(lambda a: ops.stft(a, 16, 8, 16, center=False), (64,)) == (0, 2 * frames * 5 * 16 * 4 / 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "shape", "factorized"),
+    [
+        ("qr", {}, (6, 3), "Qr"),
+        ("qr", {"mode": "complete"}, (6, 3), "Qr"),
+        ("qr", {}, (3, 6), "Qr"),
+        ("svd", {}, (6, 3), "Svd"),
+        ("svd", {"full_matrices": False}, (3, 6), "Svd"),
+        ("svd", {"compute_uv": False}, (6, 3), "Svd"),
+        ("eigh", {}, (6, 6), "SelfAdjointEigV2"),
+        ("eig", {}, (6, 6), "Eig"),
+        ("matrix_rank", {}, (6, 3), "Svd"),
+        ("pinv", {}, (6, 3), "Svd"),
+    ],
+)
+def test_what_factorizes_counts_as_its_operations_do(name, options, shape, factorized):
+    if not hasattr(ops.linalg, name):
+        pytest.skip("this Keras does not have it")
+    function = partial(getattr(ops.linalg, name), **options)
+    operations = graph_of(function, (2, *shape)).get_operations()
+    products = [op for op in operations if op.type in (factorized, "BatchMatMulV2")]
+    assert factorized in {op.type for op in products}
+    assert flops(function, shape)[1] == pytest.approx(sum(op_flops(op) for op in products))
 
 
 @pytest.mark.parametrize("pool", [ops.max_pool, ops.average_pool])

@@ -1,5 +1,7 @@
 """Floating-point operations of factorizations, of solving with them, of eigenvalues, and of Fourier transforms.
 
+`qr_flops`, `svd_flops` and the two numbers of eigenvectors are for operations of layer-level graphs, too.
+
 Leading terms of dense algorithms on m x n matrices, m >= n, each of a batch: of LAPACK's and Golub and Van Loan,
 "Matrix Computations", 4th edition (2013), sections 3.2, 4.2, 5.2, 7.5, 8.3 and 8.6. Complex ones count as real ones.
 Singular values and eigenvalues are found by iterations, whose number these terms take for the usual one.
@@ -8,13 +10,36 @@ Singular values and eigenvalues are found by iterations, whose number these term
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from ..counts import words
 from ..sizes import dims
 from .rule import Rule
 
-__all__ = ["LINEAR_ALGEBRA"]
+__all__ = ["EIGENVECTORS", "LINEAR_ALGEBRA", "SYMMETRIC_EIGENVECTORS", "qr_flops", "svd_flops"]
+
+EIGENVECTORS, SYMMETRIC_EIGENVECTORS = 25.0, 9.0  # n^3, with the values
+
+
+def qr_flops(shape: Sequence[int], full_matrices: bool) -> float:
+    """Of QR factorizations of matrices in the last two axes: all m columns of Q, or the first n."""
+    # reflections give R, and are multiplied out to the columns of Q
+    batch, (m, n) = math.prod(shape[:-2]), shape[-2:]
+    if m <= n:  # Q is square
+        return batch * (2 * m**2 * (n - m / 3) + 4 / 3 * m**3)
+    thin = 2 * n**2 * (m - n / 3)
+    return batch * (thin + (4 * (m**2 * n - m * n**2 + n**3 / 3) if full_matrices else thin))
+
+
+def svd_flops(shape: Sequence[int], vectors: bool, full_matrices: bool) -> float:
+    """Of singular values of matrices in the last two axes, alone or with their vectors: all of them, or the first."""
+    batch, m, n = math.prod(shape[:-2]), max(shape[-2:]), min(shape[-2:])
+    if not vectors:
+        return batch * (4 * m * n**2 - 4 * n**3 / 3)
+    if full_matrices:
+        return batch * (4 * m**2 * n + 8 * m * n**2 + 9 * n**3)
+    return batch * (14 * m * n**2 + 8 * n**3)
 
 
 def _square(cubed: float) -> Rule:
@@ -50,33 +75,13 @@ def _solved(cubed: float, squared: float) -> Rule:
 
 
 def _qr(op: Any, unknown: int | None) -> float | None:
-    # reflections give R, and are multiplied out to the first columns of Q, or to all m
     shape = dims(op.inputs[0], unknown)
-    if shape is None:
-        return None
-    batch, (m, n) = math.prod(shape[:-2]), shape[-2:]
-    if m <= n:  # Q is square
-        return batch * (2 * m**2 * (n - m / 3) + 4 / 3 * m**3)
-    thin = 2 * n**2 * (m - n / 3)
-    return batch * (thin + (4 * (m**2 * n - m * n**2 + n**3 / 3) if op.get_attr("full_matrices") else thin))
+    return None if shape is None else qr_flops(shape, op.get_attr("full_matrices"))
 
 
 def _svd(op: Any, unknown: int | None) -> float | None:
-    found = _tall(op, unknown)
-    if found is None:
-        return None
-    batch, m, n = found
-    if not op.get_attr("compute_uv"):
-        return batch * (4 * m * n**2 - 4 * n**3 / 3)
-    if op.get_attr("full_matrices"):
-        return batch * (4 * m**2 * n + 8 * m * n**2 + 9 * n**3)
-    return batch * (14 * m * n**2 + 8 * n**3)
-
-
-def _tall(op: Any, unknown: int | None) -> tuple[int, int, int] | None:
-    """How many matrices, their longer side and their shorter one."""
     shape = dims(op.inputs[0], unknown)
-    return None if shape is None else (math.prod(shape[:-2]), max(shape[-2:]), min(shape[-2:]))
+    return None if shape is None else svd_flops(shape, op.get_attr("compute_uv"), op.get_attr("full_matrices"))
 
 
 def _fft(op: Any, unknown: int | None) -> float | None:
@@ -99,8 +104,8 @@ LINEAR_ALGEBRA: dict[str, Rule] = {
     "MatrixInverse": _square(2),
     "MatrixSolve": _solved(2 / 3, 2),
     "MatrixTriangularSolve": _solved(0, 1),
-    "SelfAdjointEigV2": _vectors_asked("compute_v", 4 / 3, 9),
-    "Eig": _vectors_asked("compute_v", 10, 25),
+    "SelfAdjointEigV2": _vectors_asked("compute_v", 4 / 3, SYMMETRIC_EIGENVECTORS),
+    "Eig": _vectors_asked("compute_v", 10, EIGENVECTORS),
     "Qr": _qr,
     "Svd": _svd,
 }

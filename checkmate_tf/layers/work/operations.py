@@ -10,6 +10,7 @@ from typing import Any
 
 from ...costs.counts import SOFTMAX, words
 from ...costs.counts import TRANSCENDENTAL as T
+from ...costs.rules.linear_algebra import EIGENVECTORS, SYMMETRIC_EIGENVECTORS, qr_flops, svd_flops
 from .shared import Rule, Shapes, Work, each_input, each_output, einsum_macs, free, pool_window, relu, scores, size
 
 __all__ = ["OPERATIONS"]
@@ -82,6 +83,23 @@ def _op_solve(op: Any, ins: Shapes, outs: Shapes) -> Work:
     return Work((size(ins[:1]) / 3 + size(outs[:1])) * ins[0][-1])  # a factorisation, and two triangular solutions
 
 
+def _op_qr(op: Any, ins: Shapes, outs: Shapes) -> Work:
+    return Work(qr_flops(ins[0], op.mode == "complete") / 2)
+
+
+def _op_svd(op: Any, ins: Shapes, outs: Shapes) -> Work:
+    return Work(svd_flops(ins[0], op.compute_uv, op.full_matrices) / 2)
+
+
+def _op_rank(op: Any, ins: Shapes, outs: Shapes) -> Work:
+    return Work(svd_flops(ins[0], False, False) / 2)
+
+
+def _op_pinv(op: Any, ins: Shapes, outs: Shapes) -> Work:
+    # the vectors of both sides are multiplied
+    return Work(svd_flops(ins[0], True, False) / 2 + size(outs[:1]) * min(ins[0][-2:]))
+
+
 def _op_solve_triangular(op: Any, ins: Shapes, outs: Shapes) -> Work:
     return Work(size(outs[:1]) * ins[0][-1] / 2)
 
@@ -127,6 +145,12 @@ OPERATIONS: dict[str, Rule] = {
     "LuFactor": _factorisation(1 / 3),
     "Det": _factorisation(1 / 3),
     "Logdet": _factorisation(1 / 3),
+    "Eig": _factorisation(EIGENVECTORS / 2),
+    "Eigh": _factorisation(SYMMETRIC_EIGENVECTORS / 2),
+    "Qr": _op_qr,
+    "SVD": _op_svd,
+    "MatrixRank": _op_rank,
+    "Pinv": _op_pinv,
     "Solve": _op_solve,
     "SolveTriangular": _op_solve_triangular,
     "FFT": _op_fft,

@@ -2,6 +2,7 @@
 
 `LAYER_COSTS` is the registry of the cost models of this level. The files, each using those above it:
 
+- `losses.py`: the losses that layers added, left as they are;
 - `calls.py`: the calls of layers in a model, with static shapes;
 - `work/`: what a layer, or an operation of keras.ops, computes (`Work`);
 - `flops.py`: work as FLOPs, by three conventions; the cost models that count FLOPs;

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from ..errors import BatchSizeError, DynamicShapeError, ModelError, TraceError
 from ..units import whole_batch
+from .losses import losses_left
 
 __all__ = ["LayerCall", "LayerCalls", "Shape", "Value", "layer_calls", "parameter_bytes", "parameter_count"]
 
@@ -275,7 +276,8 @@ def _output_shapes(node: Any, values: Mapping[int, Value]) -> list[Shape]:
     if all(None not in shape for shape in drawn):
         return drawn
     for ask in (_traced_shapes, _declared_shapes) if may_fold else (_declared_shapes, _traced_shapes):
-        shapes = ask(node, values)
+        with losses_left(node.operation):
+            shapes = ask(node, values)
         if shapes is not None and not any(None in shape for shape in shapes):
             return shapes
     if keeps_known:

@@ -38,6 +38,7 @@ from ..device.measure import captured_variables, unchanged
 from ..errors import CostError
 from ..layers.calls import Value
 from ..layers.graph import layer_graph
+from ..layers.losses import losses_left
 from ..layers.runs import LayerRun, fabricated_input, layer_runs
 from ..layers.settings import exact_settings
 from .journal import Journal
@@ -290,13 +291,8 @@ def _losses_as_before(model: Any) -> Iterator[None]:
     """Take back what the loss is built for here, and the losses that layers add."""
     from ..keras.built.unbuilt import left_unbuilt
 
-    clear = getattr(model, "_clear_losses", lambda: None)
-    clear()  # those of an earlier trace are out of scope
-    with left_unbuilt(model):
-        try:
-            yield
-        finally:
-            clear()
+    with left_unbuilt(model), losses_left(model):
+        yield
 
 
 def _reason(error: Exception) -> str:

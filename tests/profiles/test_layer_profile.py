@@ -110,8 +110,23 @@ def test_losses_that_layers_add_are_not_in_the_way(fresh_keras):
     tf.function(model, autograph=False)(tf.ones((2, 3)))  # leaves the losses of its trace
     before = list(model.losses)
     layer_graph(model, 2)
-    assert {id(loss) for loss in model.losses} <= {id(loss) for loss in before}
+    assert [id(loss) for loss in model.losses] == [id(loss) for loss in before]
     assert len(time_layers(model, 2, repetitions=1).names) == 5
+
+
+def test_losses_of_the_last_call_stay(fresh_keras):
+    x = keras.Input((3,))
+    dense = L.Dense(2, activity_regularizer="l2", kernel_regularizer="l2")
+    inner = keras.Sequential([_Adding(name="within"), L.Dense(2)])
+    model = keras.Model(x, inner(_Adding(name="adding")(dense(x))))
+    model.compile("sgd", "mse")
+    model(tf.ones((2, 3)))
+    before = [loss.numpy() for loss in model.losses]
+    assert len(before) == 4
+    layer_graph(model, 2)
+    assert [loss.numpy() for loss in model.losses] == before
+    time_layers(model, 2, repetitions=1)
+    assert [loss.numpy() for loss in model.losses] == before
 
 
 def test_the_loss_is_left_unbuilt(fresh_keras):

@@ -31,13 +31,13 @@ def least_peak(graph, limit):
 
 @settings(max_examples=12, deadline=None)
 @given(random_graphs(6), st.integers(40, 400), st.integers(0, 4))
-def test_within_the_optimum(graph, memory, extra):
+def test_tiny_graphs_are_solved(graph, memory, extra):
     assume(graph.base_cost > 0 and keep_all(graph).peak_bytes > graph.constant_bytes)
     share = extra / graph.base_cost
     fixed = graph.constant_bytes
     optimum = (memory - fixed) // (least_peak(graph, graph.base_cost + extra) - fixed)
-    found = max_batch(graph, memory, share, options=SolveOptions(time_limit=2.0))
-    assert found.batch_size <= optimum <= found.upper_bound
+    found = max_batch(graph, memory, share, options=SolveOptions(time_limit=20.0))
+    assert found.batch_size == optimum == found.upper_bound
     assert found.schedule.peak_bytes <= memory
     assert found.schedule.cost <= found.max_cost * (1 + 1e-9)
 
@@ -49,6 +49,24 @@ def test_a_chain_is_solved(layers):
     found = max_batch(graph, 1000, options=SolveOptions(time_limit=10.0))
     assert (found.batch_size, found.upper_bound, found.status) == (optimum, optimum, "optimal")
     assert found.batch_size > 1000 // keep_all(graph).peak_bytes
+
+
+def test_a_graph_of_six_nodes_is_solved():
+    """The eviction search finds 39 samples, and the relaxation does not rule out 53."""
+    graph = Graph(
+        "six", list("abcdef"), np.full(6, FORWARD), np.array([0.0, 8, 8, 2, 1, 2]), np.array([0, 8, 5, 5, 2, 4]),
+        [[], [], [], [1], [1, 2], []], workspace=np.array([0, 0, 1, -3, 0, 1]), held=np.array([0, 0, 0, 3, 0, 0]),
+    )  # fmt: skip
+    found = max_batch(graph, 795, 3 / 21, options=SolveOptions(time_limit=10.0))
+    assert (found.batch_size, found.upper_bound) == (53, 53)
+
+
+def test_best_first_search_alone_finds_the_optimum_and_proves_it(monkeypatch):
+    monkeypatch.setitem(max_batch.__globals__, "search", lambda *_: iter(()))
+    graph = chain(5)
+    optimum = 1000 // least_peak(graph, cost_limit(graph, "one-forward"))
+    found = max_batch(graph, 1000, options=SolveOptions(time_limit=10.0))
+    assert (found.batch_size, found.upper_bound) == (optimum, optimum)
 
 
 def test_networks_hold_far_more_than_plainly():

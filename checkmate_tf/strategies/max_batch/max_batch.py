@@ -7,7 +7,8 @@ B belongs to the schedule of least peak z within the cost limit. To find that is
     B = floor((memory - fixed) / z)
 
 The relaxation (`bound.peak_bounds`) bounds z from below, and so B from above. The eviction search looks for schedules
-at budgets between what is known and what is not ruled out.
+at budgets between what is known and what is not ruled out. In graphs of up to 62 nodes a best-first search asks for the
+cheapest schedule at such a budget, too (`best_first`). Where it ends, it has a schedule or rules the budget out.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from ...plan import Evaluation, evaluate, plan_from_sequence
 from ...schedule import Schedule, keep_all
 from ..compiled import compile_search
 from ..options import SolveOptions
+from ..ordering.best_first import BestFirst
+from ..ordering.states import LARGEST
 from ..programs.bound_process import BoundProcess
 from ..search.minimum_budget import proven_minimum
 from ..search.search import KeepSet, search
@@ -36,6 +39,7 @@ __all__ = ["max_batch"]
 log = logging.getLogger(__name__)
 
 _SLICE = 1.5  # seconds of search at one budget, at first
+_EXACT = 0.03  # of these seconds: for best-first search at the same budget, before
 _FEASIBLE = 1e-9  # of a bound: what floating point may add to it
 
 
@@ -121,7 +125,7 @@ class _Chase:
                     target = int(np.sqrt(low * self.peak)) if self.peak > 1.002 * low else low
                     # What lets one sample more in is the least that is worth looking for.
                     target = min(target, self.room // (self.batch + 1)) if self.batch < self.most else target
-                    if self._search(target, patience, process):
+                    if self._decided(target, _EXACT * patience) or self._search(target, patience, process):
                         continue
                     if target <= self.least * 1.0005 or target >= self.room // (self.batch + 1):
                         failed, patience = 0, 2 * patience
@@ -132,6 +136,29 @@ class _Chase:
 
     def _elapsed(self) -> float:
         return time.perf_counter() - self.begun
+
+    def _decided(self, target: int, seconds: float) -> bool:
+        """Whether best-first search finds a schedule of at most `target` bytes within the cost limit, or proves none.
+
+        Then the peak is lower, or the least peak is higher.
+        """
+        if len(self.graph) > LARGEST:
+            return False
+        exact = BestFirst(self.graph, target, "fixed")
+        exact.explore(min(seconds, self.options.time_limit - self._elapsed()), self.limit + 2 * exact.slack)
+        if exact.sequence is not None and self._take(exact.sequence):
+            return True
+        if exact.bound > self.limit:
+            self.least = max(self.least, target + 1)
+        return exact.bound > self.limit
+
+    def _take(self, sequence: NDArray[np.int64]) -> bool:
+        """Take a schedule within the cost limit if its peak is lower; whether it is."""
+        found: Evaluation = evaluate(self.graph, plan_from_sequence(self.graph, sequence))
+        if found.cost > self.limit or found.peak_bytes >= self.peak:
+            return False
+        self.sequence, self.peak = sequence, found.peak_bytes
+        return True
 
     def _search(self, target: int, seconds: float, process: BoundProcess) -> bool:
         """Look for a schedule of at most `target` bytes within the cost limit; whether one was found."""
@@ -145,11 +172,8 @@ class _Chase:
 
         for sequence in search(self.graph, target, self.options.seed, take):
             self._listen(process)
-            if sequence is not None:
-                found: Evaluation = evaluate(self.graph, plan_from_sequence(self.graph, sequence))
-                if found.cost <= self.limit and found.peak_bytes < self.peak:
-                    self.sequence, self.peak = sequence, found.peak_bytes
-                    return True
+            if sequence is not None and self._take(sequence):
+                return True
             if self.batch >= self.upper or target < self.least or self._elapsed() > self.options.time_limit:
                 return False
             if time.perf_counter() - begun > seconds:

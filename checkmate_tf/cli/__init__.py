@@ -37,6 +37,7 @@ Strategy = Annotated[str, typer.Option(help="How to schedule.")]
 Costs = Annotated[str, typer.Option(help="profile (this device), roofline or flops.")]
 TimeLimit = Annotated[float, typer.Option(min=0.1, help="Seconds that solving may take.")]
 Gap = Annotated[float, typer.Option(min=0.0, help="Stop solving at this proven gap.")]
+_GAP = 0.002  # that of `compile`: what it finds next is soon found, and what is run then is run for hours
 Verify = Annotated[bool, typer.Option(help="Run the plan on the device, and plan again if it needs more.")]
 InputShape = Annotated[str | None, typer.Option(help="For keras.applications, e.g. 96,96,3.")]
 Classes = Annotated[int | None, typer.Option(min=1, help="For keras.applications.")]
@@ -91,7 +92,7 @@ def plan(
     strategy: Strategy = "checkmate",
     costs: Costs = "profile",
     time_limit: TimeLimit = 60.0,
-    gap: Gap = 0.01,
+    gap: Gap = _GAP,
     verify: Verify = True,
     input_shape: InputShape = None,
     classes: Classes = None,
@@ -478,7 +479,7 @@ def report(
     strategy: Strategy = "checkmate",
     costs: Costs = "profile",
     time_limit: TimeLimit = 60.0,
-    gap: Gap = 0.01,
+    gap: Gap = _GAP,
     verify: Verify = True,
     input_shape: InputShape = None,
     classes: Classes = None,
@@ -510,7 +511,7 @@ def report(
         "--budget": budget, "--batch-size": batch_size, "--input-shape": input_shape, "--classes": classes,
         "--optimizer": optimizer, "--loss": loss, "--strategy": None if strategy == "checkmate" else strategy,
         "--costs": None if costs == "profile" else costs, "--time-limit": None if time_limit == 60 else time_limit,
-        "--gap": None if gap == 0.01 else gap, "--no-verify": not verify,
+        "--gap": None if gap == _GAP else gap, "--no-verify": not verify,
     }  # fmt: skip
     command = ReportCommand(files, models, given, html, json)
     guarded(json, lambda: run_report(command))

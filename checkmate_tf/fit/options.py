@@ -110,7 +110,7 @@ class PlanOptions:
     strategy: str = "checkmate"
     costs: CostSpec = "profile"
     time_limit: float = 60.0
-    gap: float = 0.01
+    gap: float = 0.002
     seed: int = 0
     verify: bool = True
     progress: Progress | None = None

@@ -26,7 +26,7 @@ NAMES = {
 }  # fmt: skip
 
 OF_COMPILE = (
-    "batch_size=None, input_spec=None, data=None, strategy='checkmate', costs='profile', time_limit=60.0, gap=0.01, "
+    "batch_size=None, input_spec=None, data=None, strategy='checkmate', costs='profile', time_limit=60.0, gap=0.002, "
     "seed=0, verify=True, progress=True, cache=True, schedule=None, operators='default', prefetch=None, "
     "max_plans=8, order='free', page='auto')"
 )

@@ -26,6 +26,7 @@ def asked(run, what):
     return request | answer(request)
 
 
+@pytest.mark.long
 def test_each_kind_takes_ways_of_its_own_only():
     cells = {kind: asked("ways", kind) for kind in KINDS}
     for kind, cell in cells.items():

@@ -165,6 +165,7 @@ def small_lstm():
     return step_of(model, tf.TensorSpec((8, 6, 16)), tf.TensorSpec((8,), tf.int32))
 
 
+@pytest.mark.long(only=("small_transformer",))
 @pytest.mark.parametrize("build", [small_cnn, small_transformer, small_lstm])
 def test_a_profile_covers_every_operation(build):
     ops = build()

@@ -319,6 +319,7 @@ def test_where_there_are_constants_to_keep_the_batch_size_is_known(monkeypatch, 
     assert fed and all((shapes == []) is known for shapes in fed)
 
 
+@pytest.mark.long(only=("recurrent-1000000000-False",))
 @pytest.mark.parametrize(
     ("case", "budget", "known"), [("dense", 10**9, True), ("recurrent", 10**9, False), ("recurrent", 10**7, True)]
 )

@@ -137,6 +137,7 @@ print([is_reserved(address(batch)) for batch in batches])
 """
 
 
+@pytest.mark.long
 def test_reserves_stay_as_they_are():
     child = subprocess.run([sys.executable, "-c", RESERVED], capture_output=True, text=True, check=True)
     assert literal_eval(child.stdout) == [True, True, False]

@@ -163,6 +163,7 @@ def test_cost_picture(tmp_path):
     assert "smaller layers left out" in many.get_title(loc="left")
 
 
+@pytest.mark.long(but=("a$b", "two\\nlines"))
 @pytest.mark.parametrize("name", ["a$b", "$\\frac$", "two\nlines", "x" * 500, "\x07", ""])
 def test_names_are_shown_as_they_are(tmp_path, name):
     """A `$` begins no formula, which matplotlib would refuse to draw."""

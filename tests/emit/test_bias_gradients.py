@@ -47,7 +47,7 @@ CASES = {
 }
 
 
-@pytest.mark.long(only=("convolutions-fixed", "wide-fixed", "dense-fixed"))
+@pytest.mark.long(but=("convolutions-free",))
 @pytest.mark.parametrize("order", ["free", "fixed"])
 @pytest.mark.parametrize("name", CASES)
 def test_training_is_equal_bit_by_bit(name, order):

@@ -47,7 +47,7 @@ def _assert_trains_equally(case):
     assert_same_state(plain, compiled)
 
 
-@pytest.mark.long(but=("dense", "sums"))
+@pytest.mark.long(but=("sums",))
 @pytest.mark.feature("Models", "functional models", name=["residual", "unet", "separable", "sums", "dense"])
 @pytest.mark.feature("Models", "Sequential models", name="sequential")
 @pytest.mark.feature("Models", "subclassed models", name="subclassed")
@@ -113,7 +113,7 @@ def _emission(name):
     return program, schedule, *_emitted(program, lambda emission: emission.run(schedule.plan, waits))
 
 
-@pytest.mark.long(only=("transformer",))
+@pytest.mark.long(only=("transformer", "branches"))
 @pytest.mark.parametrize("name", ["residual", "transformer", "recurrent", "branches", "mixed"])
 def test_effects_happen_once_and_everything_else_as_planned(name):
     program, schedule, emission, graph = _emission(name)
@@ -135,6 +135,7 @@ def _attributes(op):
     return {key: value for key, value in op.node_def.attr.items() if key not in added}
 
 
+@pytest.mark.long(only=("separable",))
 @pytest.mark.parametrize("name", ["residual", "transformer", "recurrent", "separable"])
 def test_copies_equal_their_originals(name):
     _, _, emission, _ = _emission(name)
@@ -232,7 +233,7 @@ def _strictly(name):
     return program, schedule, made[0], graph
 
 
-@pytest.mark.long(only=("sums",))
+@pytest.mark.long(but=("residual", "unet", "recurrent"))
 @pytest.mark.parametrize("name", ["residual", "transformer", "recurrent", "sums", "unet", "separable", "branches"])
 def test_in_strict_order_large_operations_run_one_after_another(name):
     """Each comes after all large ones before it, by what it reads or what it waits for.
@@ -318,6 +319,7 @@ def test_results_keep_their_structure():
     assert set(result) == {"accuracy", "loss"}
 
 
+@pytest.mark.long(only=("residual",))
 @pytest.mark.parametrize("name", ["sums", "residual", "transformer"])
 def test_no_two_copies_read_the_same(name):
     """Grappler would take them for one, and keep its value from the first reader to the last."""
@@ -353,6 +355,7 @@ def test_variables_are_assigned_when_nothing_reads_their_values(strict):
     assert pairs > 10
 
 
+@pytest.mark.long(only=("residual",))
 @pytest.mark.parametrize("name", ["residual", "transformer"])
 def test_grappler_gets_through(name):
     """It gives up without a word where control edges and what it rewrites make a cycle; then nothing is fused."""

@@ -64,6 +64,7 @@ def test_computations_out_of_order_leave_room_in_the_budget(monkeypatch):
     assert orders[-1].bytes < loose
 
 
+@pytest.mark.long(only=("1.02-True",))
 @pytest.mark.parametrize(("seconds", "rest"), [(1.02, True), (1.2, False)])
 def test_strict_order_where_it_takes_no_longer(monkeypatch, seconds, rest):
     """The first plan over the budget is measured in strict order, too; all others in the order that costs less."""

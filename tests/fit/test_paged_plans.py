@@ -136,6 +136,7 @@ def test_off_on_the_host_and_under_xla(hosted, monkeypatch):
     assert Device("CPU:0", 1, True).host is None and Device("GPU:1", 1, True).host == "/device:CPU:0"
 
 
+@pytest.mark.long
 def test_off_where_copies_cannot_be_measured(hosted, monkeypatch):
     monkeypatch.setattr(paging, "copy_rates", lambda *_: None)
     assert compile_quickly(make(CASE), CASE, **ROOFLINE).checkmate.paged is None
@@ -162,6 +163,7 @@ def test_measured_in_strict_order_alone(hosted, monkeypatch):
     assert "with copies" in report.table()
 
 
+@pytest.mark.long
 def test_steps_that_take_longer_are_not_taken(hosted, monkeypatch):
     def measure(job, predicted, strict):
         return replace(steady(predicted), seconds=2.0 if job.subject.pages else 1.0)

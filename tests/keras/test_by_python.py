@@ -135,7 +135,7 @@ def test_a_callback_may_restore_or_compile_the_model(late):
     assert not hasattr(restored, "checkmate") and compiled.checkmate is not None
 
 
-@pytest.mark.long(only=("batches1",))
+@pytest.mark.long
 @pytest.mark.parametrize("batches", [(16, 40, 64), (24, 40, 64)])
 def test_the_small_batch_may_come_first(batches):
     """`fit` shuffles the batches of a PyDataset."""

@@ -96,6 +96,7 @@ def _sums_of_three():
     return model
 
 
+@pytest.mark.long
 def test_terms_are_added_in_the_order_of_the_plain_step_when_grappler_was_set_off(request):
     case = Case(_sums_of_three, DENSE.data, budget=0.8)
     plain, model = make(case), compile_quickly(make(case), case)
@@ -138,6 +139,7 @@ def test_operations_may_become_deterministic_while_the_model_trains(request):
     assert len(model._checkmate_controller.plans) == 2 and model.checkmate.recomputations > 0
 
 
+@pytest.mark.long
 def test_a_gradient_function_follows_grappler_and_reports_the_plan_that_ran(request):
     case = Case(_sums_of_three, DENSE.data, budget=0.8)
     model, loss = make(case), "sparse_categorical_crossentropy"

@@ -155,7 +155,7 @@ def test_a_pipeline_that_fits_changes_nothing():
 def test_compile_on_a_pipeline_plans_for_what_it_keeps():
     data = tf.data.Dataset.from_tensor_slices(_data(3)).batch(BATCH, drop_remainder=True).prefetch(6)
     keras.utils.set_random_seed(1)
-    model = checkmate_tf.compile(_model(), _budget(), data=data, costs="flops", time_limit=5, progress=False)
+    model = checkmate_tf.compile(_model(), _budget(), data=data, costs="flops", time_limit=5, gap=1.0, progress=False)
     controller = model._checkmate_controller
     assert controller.told and controller.options.prefetch is None
     model.fit(data, verbose=0)

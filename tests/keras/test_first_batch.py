@@ -197,6 +197,7 @@ def test_a_refusal_says_what_data_takes():
     assert "MB came to the device since it was called, such as arrays" in caught.value.__notes__[0]
 
 
+@pytest.mark.long
 def test_batches_that_the_model_cannot_take_restore_it():
     x = tf.RaggedTensor.from_tensor(tf.ones((BATCH, 64)))
     _fails(_attached(), TraceError, lambda m: m.fit(tf.data.Dataset.from_tensors((x, Y[:BATCH])), verbose=0))

@@ -376,7 +376,7 @@ def test_what_keras_chooses_about_xla_is_kept(monkeypatch, caplog):
     assert model.jit_compile is False and "jit_compile is set to False" in caplog.text
 
 
-@pytest.mark.long(but=("None-nadam", "8-nadam"))
+@pytest.mark.long(but=("None-nadam",))
 @pytest.mark.parametrize("optimizer", ["nadam", "adafactor", "lamb"])
 @pytest.mark.parametrize("batch_size", [None, 8])
 def test_variables_have_the_names_of_plain_training(optimizer, batch_size):

@@ -111,7 +111,7 @@ def _same_training(plain, ours, y, **options):
     assert_same_state(plain, ours)
 
 
-@pytest.mark.long(but=("own_loss-planned", "frozen-planned"))
+@pytest.mark.long(but=("own_loss-planned",))
 @pytest.mark.parametrize(
     ("build", "way"),
     [

@@ -177,6 +177,7 @@ def test_no_schedule_is_below_the_bound(seed):
             assert fixed <= min(fitting) * (1 + 1e-9)
 
 
+@pytest.mark.long
 def test_the_bound_is_above_the_base_cost_where_the_engine_is_too_slow():
     graph = resnet(6)
     whole = with_host(graph, 1e-6, 1e-6, least_bytes=1)

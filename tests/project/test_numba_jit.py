@@ -108,6 +108,7 @@ print(before, is_compiled(in_order))
 """
 
 
+@pytest.mark.long
 def test_what_another_process_compiled_is_compiled_until_the_source_changes(tmp_path):
     (tmp_path / "functions.py").write_text(MODULE)
     assert [run(tmp_path, ASKED).strip() for _ in range(2)] == ["False True", "True True"]

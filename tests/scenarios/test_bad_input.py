@@ -197,6 +197,7 @@ def test_operations_on_two_accelerators():
     _refused(_with_layer(split), ModelError, r"several devices \(.*GPU:0.*GPU:1.*\).*without tf\.device")
 
 
+@pytest.mark.long(only=("inf", "-1.0"))
 @pytest.mark.parametrize("cost", [float("nan"), float("inf"), -1.0, "dear"])
 def test_costs_that_are_no_costs(trained, cost):
     _refused(trained, CostError, "cost", costs=lambda op: cost)

@@ -158,6 +158,7 @@ def test_training_goes_on_from_a_file(tmp_path):
     assert_same_state(*went_on)
 
 
+@pytest.mark.long
 @pytest.mark.feature("Training", "two compiled models in one process")
 def test_two_models_take_turns():
     plain, model = [make(DENSE), make(WIDE)], [make(DENSE), make(WIDE)]

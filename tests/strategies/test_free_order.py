@@ -166,7 +166,7 @@ def test_order_alone_saves_what_recomputation_would_cost(branches):
     assert fixed.cost > graph.base_cost
 
 
-@pytest.mark.long(only=("0.5-unet3",))
+@pytest.mark.long(only=("0.5-unet3", "0.5-resnet12"))
 @pytest.mark.parametrize("graph", [resnet(12), unet(3), transformer(3), chain(12)], ids=lambda g: g.name)
 @pytest.mark.parametrize("share", [0.7, 0.5])
 def test_networks_are_solved_with_a_bound_for_any_order(graph, share):

@@ -80,6 +80,7 @@ KNOWN = [
 ]
 
 
+@pytest.mark.long(only=("out-tree 7",))
 @pytest.mark.parametrize(("graph", "least", "name"), KNOWN, ids=[name for _, _, name in KNOWN])
 def test_known_optima_are_met(graph, least, name):
     for numbered in (graph, renumbered(graph, a_legal_order(graph, 1))):

@@ -50,7 +50,10 @@ def diamond():
     return training([[], [0], [1, 0]], [3.0, 1.0, 2.0], [2, 5, 1])
 
 
-@pytest.mark.long(only=tuple(f"{o}-graph{k}-{f}" for o in ("one-forward", "0.0") for k in range(5) for f in NAMES))
+@pytest.mark.long(
+    only=tuple(f"{o}-graph{k}-{f}" for o in ("one-forward", "0.0") for k in range(5) for f in NAMES)
+    + tuple(f"0.15-graph{k}-{f}" for k in (2, 3) for f in NAMES)
+)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("graph", [chain(2), chain(3), chain(3, constant_bytes=7), paper_chain(3), diamond()])
 @pytest.mark.parametrize("overhead", ["one-forward", 0.0, 0.15])
@@ -79,6 +82,7 @@ def test_both_forms_are_brute_force(graph, memory, extra):
         assert (found.batch_size, found.upper_bound) == (optimum, optimum)
 
 
+@pytest.mark.long(only=("scip", "cp-sat"))
 @pytest.mark.parametrize("solver", ["gurobi", "highs", "scip", "cp-sat"])
 def test_every_solver_finds_the_least_peak(solver):
     if not GUROBI_RUNS if solver == "gurobi" else find_spec("ortools") is None:
@@ -141,6 +145,7 @@ def test_other_solvers_refuse_products():
         solve_milp(program, "highs")
 
 
+@pytest.mark.long(only=("quadratic",))
 @pytest.mark.parametrize("form", ["search", "linear", pytest.param("quadratic", marks=needs_gurobi)])
 def test_the_forms_agree_from_python_and_the_command_line(form, tmp_path):
     graph = chain(3)

@@ -172,6 +172,7 @@ def test_two_phases_give_a_schedule_of_any_keep_set(graph, seed):
     evaluate(graph, Schedule.from_matrices(graph, R, S).plan)  # honours recompute_until
 
 
+@pytest.mark.long(only=("lp-rounding-random",))
 @pytest.mark.parametrize("strategy", ["lp-rounding", "lp-rounding-random"])
 def test_rounded_schedules_fit_and_are_bounded(strategy):
     graph = paper_chain(8)
@@ -208,6 +209,7 @@ def test_a_rounded_schedule_that_does_not_fit_is_an_error():
 # -- the strategy ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(only=("cp-sat",))
 @pytest.mark.parametrize("solver", ["auto", "cp-sat"])
 def test_the_optimum_is_proved(solver):
     graph = paper_chain(4)
@@ -238,6 +240,7 @@ def test_what_stages_cannot_do_is_not_called_proven():
     assert not caught.value.proven
 
 
+@pytest.mark.long(only=("lp-rounding",))
 @pytest.mark.parametrize("strategy", ["milp", "lp-rounding"])
 def test_bounds_say_that_they_are_about_stages(strategy):
     assert solve(chain(4), 8, strategy, SolveOptions(time_limit=5.0, solver="highs")).bound_order == "stages"
@@ -459,6 +462,7 @@ def test_lines_of_highs():
     assert mathopt._highs_bound("  Primal bound       1.14917934503") is None
 
 
+@pytest.mark.long(only=("glop",))
 @pytest.mark.parametrize("solver", ["highs", "glop"])
 def test_terms_of_one_cell_are_summed(solver):
     """At least 3 of x, said as one and two of it, in that order or not."""

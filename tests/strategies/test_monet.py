@@ -297,6 +297,7 @@ def test_implementations_and_recomputation_at_once():
     assert found.schedule.cost < monet(OperatorGraph(graph, {}), budget, EXACT).schedule.cost
 
 
+@pytest.mark.long
 def test_ways_that_do_not_give_the_same_bits_are_taken_only_if_asked_for():
     graph = paper_chain(4)
     error = "equal but for rounding"

@@ -168,6 +168,7 @@ def test_stages_are_sorted_and_hold_a_node_once():
     assert by_stages([1, 0]) == []
 
 
+@pytest.mark.long(only=("free-250-0.8-0.2",))
 @pytest.mark.parametrize(("n", "share", "most"), [(100, 0.7, 0.5), (250, 0.8, 0.2), (500, 0.9, 0.2)])
 @pytest.mark.parametrize("order", ["fixed", "free"])
 def test_graphs_without_a_backward_pass_cost_little_far_below_their_peak(n, share, most, order):
@@ -189,6 +190,7 @@ def test_an_order_that_may_change_needs_no_more(seed):
     assert free <= fixed
 
 
+@pytest.mark.long
 def test_an_error_names_a_budget_far_below_the_peak():
     graph = layered(100, usual_edges(100), seed=1)
     low = proven_minimum(graph)[0]

@@ -124,7 +124,7 @@ def _data(n):
 PARTS = Case(_model, _data, budget=0.7, batch=32)
 
 
-@pytest.mark.long(only=("False",))
+@pytest.mark.long
 @pytest.mark.usefixtures("fresh_keras", "no_grappler")
 @pytest.mark.parametrize("strict", [False, True])
 def test_plans_take_what_is_foreseen_with_the_same_numbers(strict, monkeypatch):

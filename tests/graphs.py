@@ -20,6 +20,7 @@ __all__ = [
     "orders",
     "paper_chain",
     "random_graphs",
+    "random_step",
     "resnet",
     "result_in_the_way",
     "stages_turned",
@@ -261,3 +262,17 @@ def a_legal_order(graph: Graph, seed: int) -> np.ndarray:
     """Some order that inputs and effects allow."""
     wanted = np.random.default_rng(seed).permutation(len(graph))
     return np.array(list(dict.fromkeys(legalise(with_order_of_effects(graph), wanted))))
+
+
+def random_step(rng: np.random.Generator, nodes: int) -> Graph:
+    """A training step of so many forward nodes. Some nodes run once, and some compute into what they read."""
+    inputs = [
+        [i - 1, *rng.choice(i, int(rng.random() < 0.3), replace=False).tolist()] if i else [] for i in range(nodes)
+    ]
+    graph = training(inputs, rng.integers(1, 9, nodes).tolist(), rng.integers(1, 9, nodes).tolist())
+    n = len(graph)
+    return replace(
+        graph,
+        recompute_until=np.where(rng.random(n) < 0.05, 0, n),
+        workspace=np.where(rng.random(n) < 0.2, -graph.sizes // 2, rng.integers(0, 2, n)),
+    )

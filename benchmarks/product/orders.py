@@ -8,7 +8,7 @@
 
 Budgets are shares of the activations of the plain step in the order traced, on top of what is constant. The bound holds
 for any order. Costs are modelled, by a roofline of fixed rates: cells have processes of their own, and measured rates
-would differ. A cell is what one system recomputes in a network, or the network's bounds and least budgets. Random
+would differ. A cell is what one system recomputes in a network, the network's bounds, or its least budgets. Random
 layered graphs, as Moccasin is measured on, have a table of their own: they have no backward pass.
 
 Where "order" or "moccasin" finds nothing, smaller budgets are not tried: what fits them would fit here, too.
@@ -39,7 +39,7 @@ SHARES = (0.5, 0.4, 0.3, 0.2)
 LAYERED = ("layered100", "layered250", "layered500", "layered1000")
 LAYERED_SHARES = (0.9, 0.8, 0.7, 0.6)
 RIVALS = ("order", "moccasin")
-BOUNDS = "bounds"
+BOUND, LEASTS = "bound", "least"
 SYSTEMS = {"fixed": "checkmate", "order": "least-peak", "moccasin": "moccasin-free", "free": "checkmate"}
 LEAST = ("fixed", "order", "free", "any")
 COLUMNS = (
@@ -78,7 +78,7 @@ def main() -> None:
             "time_limit": options.time_limit,
         }
         for name in names
-        for part in (BOUNDS, *SYSTEMS)
+        for part in (LEASTS, BOUND, *SYSTEMS)
     ]
     run_cells(__file__, options.output, requests, lambda _: 7200.0, options.again)
     write(options.output)
@@ -103,29 +103,43 @@ def answer(request: dict) -> dict:
     budgets = [int(constant + share * (plain - constant)) for share in request["shares"]]
     found: dict[str, Any] = {"outcome": "solved", "nodes": len(traced), "moved": bool(late)}
     found |= {"constant": constant, "plain_peak": plain}
-    if request["part"] == BOUNDS:
-        return found | bounds(best, traced, budgets, request["time_limit"])
+    if request["part"] == LEASTS:
+        return found | leasts(best, traced, request["time_limit"])
+    if request["part"] == BOUND:
+        return found | {"bound": [bound(best, budget, request["time_limit"]) for budget in budgets]}
     system = request["part"]
     tried = [best, traced] if system == "free" and late else [traced]  # late where it fits, as in `compile`
     return found | {f"{system}_overhead": overheads(system, tried, budgets, request["time_limit"])}
 
 
-def bounds(best: Any, traced: Any, budgets: list[int], seconds: float) -> dict:
-    """The least budgets known with and without an order of one's own, and what holds for any order."""
+def leasts(best: Any, traced: Any, seconds: float) -> dict:
+    """The least budgets known with and without an order of one's own, and what any order needs."""
     from checkmate_tf.strategies.ordering.least_peak import least_peak
-    from checkmate_tf.strategies.programs.any_order import any_order_bound
     from checkmate_tf.strategies.search.minimum_budget import proven_minimum, tightest
 
     low = proven_minimum(best, "free")[0]
-    least = {
-        "fixed": tightest(traced, proven_minimum(traced)[0], 60.0)[0],
-        "order": least_peak(traced, min(10.0, seconds)).peak_bytes,
-        "free": min(tightest(g, low, 60.0, order="free")[0] for g in ([traced] if best is traced else [best, traced])),
-        "any": low,
+    return {
+        "fixed_least": tightest(traced, proven_minimum(traced)[0], 60.0)[0],
+        "order_least": least_peak(traced, min(10.0, seconds)).peak_bytes,
+        "free_least": min(
+            tightest(g, low, 60.0, order="free")[0] for g in ([traced] if best is traced else [best, traced])
+        ),
+        "any_least": low,
     }
-    costs = [any_order_bound(best, budget) / best.base_cost - 1 for budget in budgets]
-    bound = [cost if math.isfinite(cost) else None for cost in costs]
-    return {**{f"{name}_least": bytes_ for name, bytes_ in least.items()}, "bound": bound}
+
+
+def bound(graph: Any, budget: int, seconds: float) -> float | None:
+    """What is recomputed at least in any order, as a share of the base cost; None if no schedule fits."""
+    from checkmate_tf.strategies.programs.any_order import any_order_bound
+    from checkmate_tf.strategies.programs.bound_process import BoundProcess
+
+    best = any_order_bound(graph, budget)
+    if math.isfinite(best):
+        with BoundProcess(graph, budget, seconds, _MEMORY, relaxed=True, free=True) as process:
+            while process.running:
+                best = max([best, *(news.get("any_order", 0.0) for news in process.news(1.0))])
+            best = max([best, *(news.get("any_order", 0.0) for news in process.news())])
+    return best / graph.base_cost - 1 if math.isfinite(best) else None
 
 
 def overheads(system: str, tried: list[Any], budgets: list[int], seconds: float) -> list[float | None]:
@@ -214,7 +228,7 @@ def joined(parts: list[dict]) -> list[dict]:
                 f"the cells of {name} have other budgets or time limits: give another --output, or --again"
             )
         failed = [part for part in mine.values() if part["outcome"] == FAILED]
-        if failed or mine.keys() == {BOUNDS, *SYSTEMS}:
+        if failed or mine.keys() == {LEASTS, BOUND, *SYSTEMS}:
             cells.append(failed[0] if failed else {key: value for part in mine.values() for key, value in part.items()})
     return cells
 

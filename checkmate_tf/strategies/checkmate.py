@@ -159,7 +159,7 @@ class _Race:
         """Go on until it is over; `orders` are starts of the search."""
         graph, options = self.graph, self.options
         with (
-            BoundProcess(graph, self.budget, options.time_limit, options.memory_limit) as process,
+            BoundProcess(graph, self.budget, options.time_limit, options.memory_limit, free=self.free) as process,
             ExitStack() as stack,
         ):
             walk = search(graph, self.budget, options.seed, self._take_sets, self.free, orders)
@@ -219,9 +219,10 @@ class _Race:
         return [] if exact.sequence is None else [exact.sequence]
 
     def _relaxed(self, process: BoundProcess, now: float) -> list[np.ndarray]:
-        """News of the other process: a bound in the graph's order, what the relaxation keeps, and sequences."""
+        """News of the other process: bounds, what the relaxation keeps, and sequences."""
         offers = []
         for news in process.news():
+            self.lower = max(self.lower, float(news.get("any_order", 0.0)))
             bound = float(news.get("cost", 0.0))
             if bound > self.fixed + 0.1 * _STALL * self.graph.base_cost:
                 self.raised = now

@@ -2,16 +2,19 @@
 
 import numpy as np
 import pytest
-from bruteforce import least_cost
-from graphs import chain, random_graphs, resnet, unet
+from bruteforce import least_cost, least_free_cost
+from graphs import chain, random_graphs, random_step, resnet, transformer, unet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkmate_tf.plan import evaluate, plan_from_sequence
 from checkmate_tf.solvers import Milp, safe_bound
 from checkmate_tf.solvers.ortools import METHODS, solve
+from checkmate_tf.strategies.programs.any_order import any_order_bound, any_order_bounds
 from checkmate_tf.strategies.programs.bound import bounds, peak_bounds, relax
+from checkmate_tf.strategies.programs.bound_process import BoundProcess
 from checkmate_tf.strategies.search.arrays import pinned_bytes
+from checkmate_tf.strategies.search.minimum_budget import proven_minimum
 
 
 def peak(graph):
@@ -76,6 +79,41 @@ def test_infeasible_is_proven():
     graph = unet(3)
     found = list(bounds(graph, int(pinned_bytes(graph).max()) - 1, 5.0))
     assert found[-1].cost == float("inf")
+
+
+@pytest.mark.parametrize(("nodes", "count"), [(3, 40), (4, 20)])
+def test_bounds_in_any_order_rise_to_the_optimum_and_not_above(nodes, count):
+    """They are the optimum in most small steps, as programs in whole numbers; the quick one in few."""
+    rng, closed, recomputing = np.random.default_rng(nodes), 0, 0
+    for _ in range(count):
+        graph = random_step(rng, nodes)
+        budget = int(rng.integers(proven_minimum(graph, "free")[0], peak(graph) + 1))
+        optimum, found = least_free_cost(graph, budget), [graph.base_cost, *any_order_bounds(graph, budget, 5.0)]
+        assert found == sorted(found) and found[-1] <= optimum * (1 + 1e-9)
+        assert found[-1] >= any_order_bound(graph, budget) - 1e-6 * graph.base_cost
+        recomputing += optimum > graph.base_cost
+        closed += graph.base_cost < optimum <= found[-1] + 1e-4 * graph.base_cost
+    assert closed >= 0.5 * recomputing > 0
+
+
+def test_no_order_fits_below_the_least():
+    graph = unet(2)
+    assert list(any_order_bounds(graph, proven_minimum(graph, "free")[0] - 1, 5.0)) == [np.inf]
+
+
+@pytest.mark.parametrize("free", [False, True])
+def test_the_process_tells_what_holds_in_any_order_where_that_is_asked(free):
+    graph = transformer(3)
+    budget = int(0.5 * peak(graph))
+    with BoundProcess(graph, budget, 20.0, relaxed=True, free=free) as process:
+        told = []
+        while process.running:
+            told += process.news(0.1)
+        told += process.news()
+    fixed, orders = ([one[key] for one in told if key in one] for key in ("cost", "any_order"))
+    assert fixed and bool(orders) == free
+    if free:
+        assert orders == sorted(orders) and any_order_bound(graph, budget) <= orders[-1] * (1 + 1e-9)
 
 
 def knapsack() -> Milp:

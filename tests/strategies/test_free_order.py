@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from bruteforce import least_cost, least_free_cost
-from graphs import a_legal_order, any_graphs, chain, random_graphs, resnet, training, transformer, unet
+from graphs import a_legal_order, any_graphs, chain, random_graphs, random_step, resnet, transformer, unet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -112,7 +112,7 @@ def test_what_the_search_finds_is_valid_and_within_the_budget(graph, share, seed
 def test_no_schedule_in_any_order_costs_less_than_the_bound(nodes, count):
     rng, tight = np.random.default_rng(nodes), 0
     for _ in range(count):
-        graph = a_random_step(rng, nodes)
+        graph = random_step(rng, nodes)
         budget = a_budget(graph, rng)
         optimum, bound = least_free_cost(graph, budget), any_order_bound(graph, budget)
         assert bound <= optimum * (1 + 1e-9)
@@ -121,24 +121,10 @@ def test_no_schedule_in_any_order_costs_less_than_the_bound(nodes, count):
     assert tight >= count // 5  # it says more than the base cost
 
 
-def a_random_step(rng: np.random.Generator, nodes: int) -> Graph:
-    """A training step of so many forward nodes. Some nodes run once, and some compute into what they read."""
-    inputs = [
-        [i - 1, *rng.choice(i, int(rng.random() < 0.3), replace=False).tolist()] if i else [] for i in range(nodes)
-    ]
-    graph = training(inputs, rng.integers(1, 9, nodes).tolist(), rng.integers(1, 9, nodes).tolist())
-    n = len(graph)
-    return replace(
-        graph,
-        recompute_until=np.where(rng.random(n) < 0.05, 0, n),
-        workspace=np.where(rng.random(n) < 0.2, -graph.sizes // 2, rng.integers(0, 2, n)),
-    )
-
-
 def test_the_search_is_nearly_always_optimal_on_tiny_graphs():
     rng, solved, matched = np.random.default_rng(3), 0, 0
     for _ in range(25):
-        graph = a_random_step(rng, 4)
+        graph = random_step(rng, 4)
         budget = a_budget(graph, rng)
         optimum = least_free_cost(graph, budget)
         if not graph.base_cost < optimum < np.inf:

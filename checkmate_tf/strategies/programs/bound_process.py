@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +22,7 @@ __all__ = ["BoundProcess"]
 
 _SHARE = 0.5  # of the time left, for the exact program at most: where it does not end, best-first search may
 _TICK = 0.5  # seconds of best-first search between two messages
+_RISE = 1e-6  # of the base cost: the first bound in any order that is told is higher by more
 
 
 class BoundProcess(JsonProcess):
@@ -38,12 +41,15 @@ class BoundProcess(JsonProcess):
         Bound the peak of schedules that cost no more than this, instead of the cost of those that fit the budget.
     relaxed : bool
         Do no more than the relaxation. Else the optimum of a small graph is looked for when that is done.
+    free : bool
+        Bound the cost in any order, too, by turns.
 
     Notes
     -----
     Use as a context manager: the process is ended on exit. Nothing is raised if it fails; there is no bound then.
     Messages have "cost" (infinite if infeasible; bytes if there is a `max_cost`), "boundaries" and "kept" (rows as
-    lists). For small graphs there are more, which have a "cost" or a "sequence".
+    lists). For small graphs there are more, which have a "cost" or a "sequence". What holds in any order is an
+    "any_order".
     """
 
     def __init__(
@@ -54,6 +60,7 @@ class BoundProcess(JsonProcess):
         memory_limit: int | None = None,
         max_cost: float | None = None,
         relaxed: bool = False,
+        free: bool = False,
     ) -> None:
         arrays = {
             **graph_to_arrays(graph),
@@ -62,6 +69,7 @@ class BoundProcess(JsonProcess):
             "memory_limit": memory_limit or 0,
             "max_cost": np.nan if max_cost is None else max_cost,
             "relaxed": relaxed or max_cost is not None,
+            "free": free,
         }
         super().__init__(__name__, arrays)
 
@@ -71,19 +79,51 @@ class BoundProcess(JsonProcess):
 
 def main(path: str) -> None:
     """Print each better bound as a line of JSON."""
-    from .bound import bounds, peak_bounds
-
     begun = time.perf_counter()
     with np.load(path, allow_pickle=False) as file:
         graph = graph_from_arrays(file)
         budget_bytes, time_limit = int(file["budget_bytes"]), float(file["time_limit"])
-        max_cost, relaxed = float(file["max_cost"]), bool(file["relaxed"])
+        max_cost, relaxed, free = float(file["max_cost"]), bool(file["relaxed"]), bool(file["free"])
         limit_memory(int(file["memory_limit"]))
-    found = bounds(graph, budget_bytes, time_limit) if np.isnan(max_cost) else peak_bounds(graph, max_cost, time_limit)
-    for bound in found:
-        say(cost=bound.cost, boundaries=bound.boundaries.tolist(), kept=np.round(bound.kept, 3).tolist())
+    fixed = _fixed(graph, budget_bytes, time_limit, max_cost)
+    for message in _by_turns(fixed, _any_order(graph, budget_bytes, time_limit)) if free else fixed:
+        if message:
+            say(**message)
     if not relaxed:
         _solve(graph, budget_bytes, begun + time_limit)
+
+
+def _fixed(graph: Graph, budget_bytes: int, time_limit: float, max_cost: float) -> Iterator[dict[str, Any]]:
+    """A message for each better bound in the graph's order."""
+    from .bound import bounds, peak_bounds
+
+    found = bounds(graph, budget_bytes, time_limit) if np.isnan(max_cost) else peak_bounds(graph, max_cost, time_limit)
+    for bound in found:
+        yield {"cost": bound.cost, "boundaries": bound.boundaries.tolist(), "kept": np.round(bound.kept, 3).tolist()}
+
+
+def _any_order(graph: Graph, budget_bytes: int, time_limit: float) -> Iterator[dict[str, Any]]:
+    """A message for each better bound in any order, and an empty one for each that is no better."""
+    from .any_order import any_order_bounds
+
+    best = graph.base_cost * (1 + _RISE)
+    for bound in any_order_bounds(graph, budget_bytes, time_limit):
+        yield {"any_order": bound} if bound > best else {}
+        best = max(best, bound)
+
+
+def _by_turns(*work: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """What several say, the one next that has taken least time."""
+    spent = dict.fromkeys(work, 0.0)
+    while spent:
+        one = min(spent, key=spent.__getitem__)
+        begun = time.perf_counter()
+        message = next(one, None)
+        spent[one] += time.perf_counter() - begun
+        if message is None:
+            del spent[one]
+        else:
+            yield message
 
 
 def _solve(graph: Graph, budget_bytes: int, until: float) -> None:

@@ -146,7 +146,7 @@ def test_a_refusal_names_the_least_budget_of_both_ways(monkeypatch, with_codes, 
         fitted._chosen_and_fitted(Job(plain, 3, device, options), Ledger(), tracing, None)
 
 
-@pytest.mark.parametrize("options", [{"gap": -1.0}, {"time_limit": 0.0}])
+@pytest.mark.parametrize("options", [{"gap": -1.0}, {"time_limit": 0.0}, {"seed": -1}, {"seed": 1.5}])
 def test_limits_are_checked_when_options_are_made(options):
     with pytest.raises(ValueError, match="give a"):
         PlanOptions(**options)

@@ -11,6 +11,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from graphs import chain
 from hypothesis import given
@@ -83,6 +84,11 @@ def test_every_part_of_the_question_counts(monkeypatch):
 def test_when_a_schedule_is_used_again(gap, time_limit, used):
     keep()
     assert (ask(options=SolveOptions(time_limit=time_limit, gap=gap)) is not None) == used
+
+
+def test_a_seed_may_be_a_number_of_numpy():
+    keep(options=replace(OPTIONS, seed=np.int64(3)))
+    assert ask(options=replace(OPTIONS, seed=3)) is not None
 
 
 def test_a_schedule_for_a_larger_gap_is_not_the_best_of_its_time():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
+import math
 import signal
 import weakref
 from dataclasses import replace
@@ -69,6 +70,16 @@ def test_the_second_plan_is_not_solved_for(solves):
     assert second.report.to_dict()["origin"] == "the cache" and "; from the cache" in str(second.report)
     assert second.report.seconds["solved before"] > 0 and "solved before" not in first.report.seconds
     assert not plan(replace(QUICK, seed=1)).schedule.origin and len(solves) == 2
+
+
+def test_progress_with_no_limit_of_time():
+    """What is known already is all there is: bars cannot show infinitely much of it."""
+    calls = []
+    for _ in range(2):
+        calls.clear()
+        plan(replace(QUICK, time_limit=math.inf, progress=lambda *told: calls.append(told)))
+    done, total = [(done, total) for stage, done, total, _ in calls if stage == "solve"][-1]
+    assert done == total < math.inf
 
 
 def test_without_the_cache_nothing_is_read_or_kept(solves, folder):

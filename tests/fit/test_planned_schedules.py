@@ -28,6 +28,7 @@ from checkmate_tf.errors import InfeasibleBudgetError, PlanError
 from checkmate_tf.fit import pipeline, run, solving
 from checkmate_tf.fit.job import Ledger
 from checkmate_tf.fit.options import PlanOptions
+from checkmate_tf.fit.policy import POLICY
 from checkmate_tf.plan import evaluate
 from checkmate_tf.report import Peak
 from checkmate_tf.units import parse_budget
@@ -188,6 +189,17 @@ def test_a_saved_schedule_is_measured(saved, monkeypatch, solves):
     found = plan(options)
     assert [a.strict for a in found.report.attempts] == [False, True] and found.order == Strict()
     assert not solves
+
+
+def test_a_saved_schedule_just_below_the_budget_is_used(saved, monkeypatch, solves):
+    """One that `compile` made may be as near, where none takes less."""
+    options = replace(QUICK, schedule=saved, verify=True, budget=parse_budget(0.9))
+    measured(monkeypatch, 0)
+    report = plan(options).report
+    measured(monkeypatch, int(0.995 * report.budget_bytes) - report.predicted_peak_bytes)
+    found = plan(options)
+    assert not solves and found.schedule.origin == str(saved)
+    assert POLICY.sure * report.budget_bytes < found.report.sure_bytes <= report.budget_bytes
 
 
 def test_a_saved_schedule_over_the_budget_is_planned_anew(tmp_path, monkeypatch, solves, caplog):

@@ -12,6 +12,8 @@ import gc
 import itertools
 import logging
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -215,17 +217,35 @@ class _Captured:
 def _assign_all(variables: Sequence[Any], values: Sequence[Any]) -> None:
     """Give each variable its value. What goes wrong meanwhile (Ctrl-C, no memory) is raised at the end."""
     raised: BaseException | None = None
-    for v, value in zip(variables, values, strict=True):
-        for last in (False, True):
-            try:
-                v.assign(value)
-                break
-            except BaseException as error:  # noqa: BLE001 - a variable without its value is worse
-                if last or not isinstance(error, Exception):
-                    raised = error
-                gc.collect()  # what was running when memory ended may still hold some
-    if raised is not None:
-        raise raised
+    with _interrupted_later():
+        for v, value in zip(variables, values, strict=True):
+            for last in (False, True):
+                try:
+                    v.assign(value)
+                    break
+                except BaseException as error:  # noqa: BLE001 - a variable without its value is worse
+                    if last or not isinstance(error, Exception):
+                        raised = error
+                    gc.collect()  # what was running when memory ended may still hold some
+        if raised is not None:
+            raise raised
+
+
+@contextlib.contextmanager
+def _interrupted_later() -> Iterator[None]:
+    """Let Ctrl-C come at the end, however often it is pressed meanwhile. Only the main thread is interrupted."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    noted = list[Any]()
+    signal.signal(signal.SIGINT, lambda *given: noted.append(given))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if noted:
+            before(*noted[0])
 
 
 def captured_variables(captures: Sequence[tuple[Any, tf.Tensor]]) -> list[_Captured]:

@@ -4,7 +4,8 @@ Each is a readable JSON file in `schedules`, in the folder that measured times a
 `CHECKMATE_TF_CACHE` moves it, or turns both off). It is named after the SHA-256 of all that the answer depends on: the
 graph and its costs, the budget, the strategy, the seed and other options, and this package's version. Two options are
 not part of the name, since a better answer serves as well: the gap and the time limit. A schedule is used again if its
-proven gap is small enough, or if it was found in as much time as is given now.
+proven gap is small enough. One with a larger gap is, too, if as much time as is given now brought no better one:
+solving did not end because the gap that was asked for then was reached.
 
 The file is a schedule's (`files/schedules.py`) with two more fields. "request" is what was asked. "sha256" is the hash
 of the rest of the document in canonical form: it shows that a file was cut off or changed. Nothing read is trusted: the
@@ -91,7 +92,7 @@ def lookup(graph: Graph, budget_bytes: int, strategy: str, options: SolveOptions
     -------
     Schedule or None
         Within the budget, by the evaluator; `origin` says that it is from the cache. None if there is none, it cannot
-        be used (a warning says why), or it has a larger gap than asked and was found in less time.
+        be used (a warning says why), or it has a larger gap than asked and was found in less time, or for a larger gap.
     """
     folder = schedule_folder()
     if folder is None:
@@ -101,7 +102,7 @@ def lookup(graph: Graph, budget_bytes: int, strategy: str, options: SolveOptions
     try:
         if not path.exists():
             return None
-        schedule, limit = _read(path, key, graph)
+        schedule, limit, gap = _read(path, key, graph)
         if schedule.peak_bytes > budget_bytes:
             raise PlanError(f"it needs {schedule.peak_bytes} bytes, above the budget of {budget_bytes}")
     except (CheckmateError, RecursionError) as error:
@@ -110,8 +111,10 @@ def lookup(graph: Graph, budget_bytes: int, strategy: str, options: SolveOptions
     except OSError as error:
         _warn_once(folder, error)
         return None
-    if schedule.gap > max(options.gap, CLOSED_GAP) and limit < _AS_LONG * min(options.time_limit, _MOST_SECONDS):
-        _log.info("the cached schedule has a gap of %.2g and was found in %.3g s: solving anew", schedule.gap, limit)
+    as_long = limit >= _AS_LONG * min(options.time_limit, _MOST_SECONDS)
+    if schedule.gap > max(options.gap, CLOSED_GAP) and (not as_long or schedule.gap <= gap):
+        text = "the cached schedule has a gap of %.2g, and was found in %.3g s for one of %.2g: solving anew"
+        _log.info(text, schedule.gap, limit, gap)
         return None
     with suppress(OSError):
         os.utime(path)  # used now
@@ -137,8 +140,8 @@ def store(schedule: Schedule, budget_bytes: int, strategy: str, options: SolveOp
     if folder is None:
         return False
     key = cache_key(schedule.graph, budget_bytes, strategy, options)
-    limit = min(float(options.time_limit), _MOST_SECONDS)
-    request = {"key": key, "budget_bytes": int(budget_bytes), "gap": float(options.gap), "time_limit": limit}
+    limit, gap = min(float(options.time_limit), _MOST_SECONDS), min(float(options.gap), 1.0)
+    request = {"key": key, "budget_bytes": int(budget_bytes), "gap": gap, "time_limit": limit}
     try:
         document = schedule_to_dict(schedule)
         plan = document.pop("plan")
@@ -166,8 +169,8 @@ def _warn_once(folder: Path, error: OSError) -> None:
         _log.warning("schedules are not kept in %s: %s", folder, error)
 
 
-def _read(path: Path, key: str, graph: Graph) -> tuple[Schedule, float]:
-    """The schedule in a file, and the seconds that were given to find it."""
+def _read(path: Path, key: str, graph: Graph) -> tuple[Schedule, float, float]:
+    """The schedule in a file, the seconds that were given to find it, and the gap at which solving was to end."""
     data = read_json(path, "a cached schedule", PlanError, MAX_ENTRY_BYTES)
     if not isinstance(data, dict):
         raise PlanError(f"it is {show_value(data)}, not an object")
@@ -177,11 +180,12 @@ def _read(path: Path, key: str, graph: Graph) -> tuple[Schedule, float]:
     request = data.get("request")
     if not isinstance(request, dict) or request.get("key") != key:
         raise PlanError("it answers another question than its name says")
-    limit = request.get("time_limit")
-    if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not 0 <= limit <= _MOST_SECONDS:
-        raise PlanError(f"its time_limit is {show_value(limit)}")
+    for asked, most in (("time_limit", _MOST_SECONDS), ("gap", 1.0)):
+        given = request.get(asked)
+        if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given <= most:
+            raise PlanError(f"its {asked} is {show_value(given)}")
     schedule = schedule_from_dict(data, graph, "it")
-    return replace(schedule, origin=_ORIGIN), float(limit)
+    return replace(schedule, origin=_ORIGIN), float(request["time_limit"]), float(request["gap"])
 
 
 def _sha256(document: Mapping[str, Any]) -> str:

@@ -99,7 +99,7 @@ class PlanOptions:
     StrategyError, CostError
         If there is no strategy, no way of paging, or no cost model, of that name.
     ValueError
-        If `time_limit` or `gap` is no limit, or there is no such order.
+        If `time_limit` or `gap` is no limit, `seed` is no whole number, or there is no such order.
     OperatorsError
         If `operators` is unknown, or is "choose" while a schedule is given.
     BatchSizeError

@@ -149,14 +149,19 @@ def fit_given(job: Job, ledger: Ledger, saved: dict[str, Any]) -> Candidate | No
     schedule = _given(saved, job)
     if not job.measure:
         return Candidate(schedule, Within(schedule.peak_bytes), None)
-    limits = job.limits
+    limits, nearest = job.limits, None
     for strict in limits.orders:
         order = limits.order(schedule.peak_bytes, strict)
         placed = job.memory.placed(schedule.sequence) if job.memory is not None and strict else None
         action = Measure(Found(schedule, placed), order, schedule.budget_bytes or schedule.peak_bytes, needless=False)
         peak = _attempt(job, ledger, action, int(strict)).peak
+        found = Candidate(schedule, order, peak, placed=placed)
         if peak is not None and peak.sure_bytes <= limits.most_bytes:
-            return Candidate(schedule, order, peak, placed=placed)
+            return found
+        if nearest is None and peak is not None and peak.sure_bytes <= limits.last_bytes:
+            nearest = found
+    if nearest is not None:  # a new schedule is for one that is over the budget
+        return nearest
     log.warning("steps of the schedule in %s may exceed the budget, as measured here: planning anew", schedule.origin)
     return None
 

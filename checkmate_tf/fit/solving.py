@@ -64,7 +64,7 @@ def solve_once(graph: Graph, target: int, options: PlanOptions, ledger: Ledger) 
         known = lookup(graph, most, options.strategy, chosen)
         if known is not None:
             ledger.reused(known.seconds)
-            options.tell("solve", left, left, f"overhead {known.overhead:.2%}, gap {known.gap:.2%}, from the cache")
+            options.tell("solve", 1, 1, f"overhead {known.overhead:.2%}, gap {known.gap:.2%}, from the cache")
             return known
         with noted_interrupts() as interrupted:
             schedule = solve(graph, most, options.strategy, chosen)

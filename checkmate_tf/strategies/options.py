@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from ..units import is_whole
+
 __all__ = ["MoccasinOptions", "Order", "Progress", "SolveOptions"]
 
 Progress = Callable[[float, float, float, float], None]
@@ -52,7 +54,7 @@ class SolveOptions:
     gap : float
         Stop when (cost - lower bound) / cost is proven to be at most this.
     seed : int
-        Of the random search: with another one it takes another course.
+        Of the random search, 0 or more: with another one it takes another course.
     solver : str
         For strategies that solve programs: "auto" (one that is installed, licensed and fits the program), "gurobi",
         "highs", "scip", "cp-sat" or "pdlp".
@@ -77,7 +79,7 @@ class SolveOptions:
     Raises
     ------
     ValueError
-        If a limit is negative or not a number, or there is no such order.
+        If a limit is negative or not a number, the seed is no whole number, or there is no such order.
     """
 
     time_limit: float = 60.0
@@ -95,5 +97,8 @@ class SolveOptions:
             raise ValueError(f"time_limit is {self.time_limit!r}; give a number of seconds above 0")
         if not self.gap >= 0:
             raise ValueError(f"gap is {self.gap!r}; give a fraction of the cost, 0.01 for 1%, or 0 for the optimum")
+        if not is_whole(self.seed, 0):
+            raise ValueError(f"seed is {self.seed!r}; give a whole number, 0 or more")
+        object.__setattr__(self, "seed", int(self.seed))  # NumPy's numbers serve, too, and are none to JSON
         if self.order not in get_args(Order):
             raise ValueError(f'order is {self.order!r}; give "fixed" (the graph\'s) or "free"')

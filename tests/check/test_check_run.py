@@ -15,7 +15,7 @@ from checkmate_tf.errors import CheckmateError
 MACHINE = {"cores": 2, "devices": [{"name": "CPU:0", "kind": "CPU"}, {"name": "GPU:1", "kind": "GPU"}]}
 DEVICE = {
     "measurable": True, "asked_bytes": 1, "taken_bytes": 256, "peak_bytes": 256, "left_bytes": 0,
-    "allocator": "Bfc", "chunks": 1, "bandwidth": {},
+    "allocator": "Bfc", "chunks": 1, "bandwidth": {"on_device": 1e10},
 }  # fmt: skip
 CELL = {
     "share": 0.4, "budget_bytes": 100, "peak_bytes": 90, "predicted_peak_bytes": 80, "placed_peak_bytes": None,

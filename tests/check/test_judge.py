@@ -58,6 +58,7 @@ def trained(*cells):
         ({"left_bytes": 256}, [FAILED, PASSED, PASSED]),
         ({"peak_bytes": 512}, [FAILED, PASSED, PASSED]),
         ({"peak_bytes": 10**6}, [FAILED, PASSED, PASSED]),
+        ({"bandwidth": {}}, [PASSED, PASSED, NOT_RUN]),
         ({"measurable": False, "no_map": "it keeps no statistics"}, [FAILED, NOT_RUN, PASSED]),
     ],
 )

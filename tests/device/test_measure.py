@@ -3,6 +3,7 @@
 import gc
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,7 +16,14 @@ import tensorflow as tf
 from cases import DENSE, compile_quickly, make, program_of_case
 
 import checkmate_tf
-from checkmate_tf.device.measure import Device, captured_variables, fed_as_by_fit, find_device, measure_peak
+from checkmate_tf.device.measure import (
+    Device,
+    captured_variables,
+    fed_as_by_fit,
+    find_device,
+    measure_peak,
+    unchanged,
+)
 from checkmate_tf.device.record import record
 from checkmate_tf.fit import run
 from checkmate_tf.fit.policy import POLICY
@@ -33,6 +41,27 @@ def _address(variable):
     found = {np.asarray(memoryview(read)).ctypes.data for read in reads}
     assert len(found) == 1
     return found.pop()
+
+
+def test_all_variables_are_put_back_however_often_ctrl_c_is_pressed(monkeypatch):
+    """Also where memory ended, and what was running is collected."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    put_back, pressed = [], lambda: signal.raise_signal(signal.SIGINT)
+
+    def assign(value):
+        pressed()
+        put_back.append(value)
+        if len(put_back) == 1:
+            raise tf.errors.ResourceExhaustedError(None, None, "no memory")
+
+    variables = [SimpleNamespace(numpy=lambda k=k: k, assign=assign) for k in range(3)]
+    try:
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt), unchanged(variables):
+            patched.setattr(gc, "collect", pressed)
+            pressed()
+        assert put_back == [0, 0, 1, 2] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float16, tf.int64, tf.uint32, tf.bool])

@@ -16,7 +16,7 @@ import checkmate_tf
 from checkmate_tf.emit.emit import Emission
 from checkmate_tf.errors import InfeasibleBudgetError, OperatorsError
 from checkmate_tf.fit.policy import POLICY
-from checkmate_tf.fit.subjects import fitted
+from checkmate_tf.fit.subjects import encodings, fitted
 from checkmate_tf.schedule import keep_all
 from checkmate_tf.trace.encodings import encoded, find_encodings, pack_bits, place_in_window, to_place, unpack_bits
 from checkmate_tf.trace.ops import inputs_of
@@ -205,6 +205,14 @@ def test_choice_needs_less_memory_with_the_same_numbers(no_grappler):
     assert "gradients read codes" in report.table() and report.to_dict()["encodings"] == dict(report.encodings)
     assert train(model, VGG) == train(plain, VGG)
     assert_same_state(model, plain)
+
+
+def test_choosing_ends_when_little_is_gained(monkeypatch):
+    """Whatever the time limit is: solving for a plan ends then, too."""
+    asked, real = [], encodings.solve
+    monkeypatch.setattr(encodings, "solve", lambda *given: asked.append(given[-1]) or real(*given))
+    compile_quickly(make(VGG), VGG, operators="choose")
+    assert asked and all(limits.settle for limits in asked)
 
 
 @pytest.mark.long

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
+import math
 import signal
 import weakref
 from dataclasses import replace
@@ -27,6 +28,7 @@ from checkmate_tf.errors import InfeasibleBudgetError, PlanError
 from checkmate_tf.fit import pipeline, run, solving
 from checkmate_tf.fit.job import Ledger
 from checkmate_tf.fit.options import PlanOptions
+from checkmate_tf.fit.policy import POLICY
 from checkmate_tf.plan import evaluate
 from checkmate_tf.report import Peak
 from checkmate_tf.units import parse_budget
@@ -69,6 +71,16 @@ def test_the_second_plan_is_not_solved_for(solves):
     assert second.report.to_dict()["origin"] == "the cache" and "; from the cache" in str(second.report)
     assert second.report.seconds["solved before"] > 0 and "solved before" not in first.report.seconds
     assert not plan(replace(QUICK, seed=1)).schedule.origin and len(solves) == 2
+
+
+def test_progress_with_no_limit_of_time():
+    """What is known already is all there is: bars cannot show infinitely much of it."""
+    calls = []
+    for _ in range(2):
+        calls.clear()
+        plan(replace(QUICK, time_limit=math.inf, progress=lambda *told: calls.append(told)))
+    done, total = [(done, total) for stage, done, total, _ in calls if stage == "solve"][-1]
+    assert done == total < math.inf
 
 
 def test_without_the_cache_nothing_is_read_or_kept(solves, folder):
@@ -177,6 +189,17 @@ def test_a_saved_schedule_is_measured(saved, monkeypatch, solves):
     found = plan(options)
     assert [a.strict for a in found.report.attempts] == [False, True] and found.order == Strict()
     assert not solves
+
+
+def test_a_saved_schedule_just_below_the_budget_is_used(saved, monkeypatch, solves):
+    """One that `compile` made may be as near, where none takes less."""
+    options = replace(QUICK, schedule=saved, verify=True, budget=parse_budget(0.9))
+    measured(monkeypatch, 0)
+    report = plan(options).report
+    measured(monkeypatch, int(0.995 * report.budget_bytes) - report.predicted_peak_bytes)
+    found = plan(options)
+    assert not solves and found.schedule.origin == str(saved)
+    assert POLICY.sure * report.budget_bytes < found.report.sure_bytes <= report.budget_bytes
 
 
 def test_a_saved_schedule_over_the_budget_is_planned_anew(tmp_path, monkeypatch, solves, caplog):

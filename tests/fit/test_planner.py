@@ -14,7 +14,7 @@ from schedules import QUICK, SPEC, step
 import checkmate_tf
 from checkmate_tf.costs import timed as timing
 from checkmate_tf.device.measure import HOW_TO_MEASURE, Device, find_device
-from checkmate_tf.errors import InfeasibleBudgetError
+from checkmate_tf.errors import InfeasibleBudgetError, PlanError
 from checkmate_tf.fit import pipeline
 from checkmate_tf.fit.job import Job, Ledger, Subject
 from checkmate_tf.fit.options import PlanOptions
@@ -146,7 +146,30 @@ def test_a_refusal_names_the_least_budget_of_both_ways(monkeypatch, with_codes, 
         fitted._chosen_and_fitted(Job(plain, 3, device, options), Ledger(), tracing, None)
 
 
-@pytest.mark.parametrize("options", [{"gap": -1.0}, {"time_limit": 0.0}])
+def test_a_saved_schedule_is_none_of_the_order_traced(monkeypatch):
+    """Where it takes more than the budget as measured, and nothing else fits in its order."""
+    options = PlanOptions(schedule="saved.json")
+    late, traced = Subject(None, None), Subject(None, None)
+
+    def fit_given(job, ledger, saved):
+        if job.subject is traced:
+            raise PlanError("it is not for this graph")
+
+    def fit(job, ledger):
+        if job.subject is late:
+            raise InfeasibleBudgetError("nothing fits", 3, 5, proven=False)
+        return "a plan"
+
+    monkeypatch.setattr(fitted, "fit_given", fit_given)
+    monkeypatch.setattr(fitted, "fit", fit)
+    monkeypatch.setattr(fitted, "with_memory", lambda job: job)
+    tracing = SimpleNamespace(subject=None, name="model")
+    job = Job(late, 3, Device("CPU:0", 10**9, measurable=True), options)
+    planned, found = fitted._ordered_and_fitted(job, Ledger(), tracing, {}, traced)
+    assert planned.subject is traced and found == "a plan"
+
+
+@pytest.mark.parametrize("options", [{"gap": -1.0}, {"time_limit": 0.0}, {"seed": -1}, {"seed": 1.5}])
 def test_limits_are_checked_when_options_are_made(options):
     with pytest.raises(ValueError, match="give a"):
         PlanOptions(**options)

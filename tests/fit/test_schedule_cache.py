@@ -11,6 +11,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from graphs import chain
 from hypothesis import given
@@ -85,6 +86,18 @@ def test_when_a_schedule_is_used_again(gap, time_limit, used):
     assert (ask(options=SolveOptions(time_limit=time_limit, gap=gap)) is not None) == used
 
 
+def test_a_seed_may_be_a_number_of_numpy():
+    keep(options=replace(OPTIONS, seed=np.int64(3)))
+    assert ask(options=replace(OPTIONS, seed=3)) is not None
+
+
+def test_a_schedule_for_a_larger_gap_is_not_the_best_of_its_time():
+    """Solving ended as soon as that gap was reached."""
+    keep(options=replace(OPTIONS, gap=0.1))
+    assert ask(options=replace(OPTIONS, gap=0.08)) is not None
+    assert ask(options=replace(OPTIONS, gap=0.05, time_limit=1.0)) is None
+
+
 def test_a_proven_optimum_is_always_used():
     keep(recomputing(lower_bound=13.0, status="optimal"))
     assert ask(options=SolveOptions(time_limit=float("inf"), gap=0.0)).status == "optimal"
@@ -137,6 +150,7 @@ def test_an_entry_that_was_changed_is_ignored(old, new, caplog):
         (lambda d: d["request"].update(time_limit="long"), "time_limit is 'long'"),
         (lambda d: d["request"].update(time_limit=10**400), "time_limit is a number of more than"),
         (lambda d: d["request"].update(time_limit=-1), "time_limit is -1"),
+        (lambda d: d["request"].update(gap=None), "gap is null"),
         (lambda d: d["request"].update(key="0" * 64), "another question"),
         (lambda d: d.update(request=3), "another question"),
         (lambda d: d.update(plan=d["plan"][:-1] + [["compute", 9]]), "with a node i from 0 to 8"),

@@ -91,7 +91,7 @@ def _first(job: Job, ledger: Ledger, target: int) -> tuple[tuple[int, float], Sc
     """How good the first schedule is, less is better: (0, cost) if it fits, else (bytes that are needed, 0)."""
     options = job.options
     seconds = POLICY.code_share * options.time_limit / (POLICY.code_rounds + 1)
-    limits = SolveOptions(time_limit=seconds, gap=options.gap, seed=options.seed)
+    limits = SolveOptions(time_limit=seconds, gap=options.gap, seed=options.seed, settle=True)
     with ledger.timed("solve"):
         try:
             schedule = solve(job.subject.graph, target, options.strategy, limits)

@@ -72,7 +72,10 @@ def _paged_for_less(plain: Job, found: Candidate, ledger: Ledger) -> tuple[Job, 
 def _ordered_and_fitted(
     job: Job, ledger: Ledger, tracing: Tracing, saved: dict[str, Any] | None, as_traced: Subject | None
 ) -> tuple[Job, Candidate]:
-    """The plan in the job's order. Where none fits in that, the one in the order traced: it may need a little less."""
+    """The plan in the job's order. Where none fits in that, the one in the order traced: it may need a little less.
+
+    A saved schedule is one of the job's order.
+    """
     try:
         return _chosen_and_fitted(replace(job, alternative=as_traced is not None), ledger, tracing, saved)
     except InfeasibleBudgetError as error:
@@ -82,7 +85,7 @@ def _ordered_and_fitted(
     log.info("%s: updates come early, because there is no plan where some come late: %s", tracing.name, least)
     other = replace(job, subject=as_traced)
     try:
-        return _chosen_and_fitted(with_time(with_memory(other), ledger), ledger, tracing, saved)
+        return _chosen_and_fitted(with_time(with_memory(other), ledger), ledger, tracing, None)
     except InfeasibleBudgetError as error:
         raise min(least, bare(error), key=lambda e: e.minimum_bytes) from None
 

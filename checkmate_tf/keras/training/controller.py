@@ -66,7 +66,7 @@ class Controller(Plans):
             self.aside = before.aside
         self.made: tuple[bool, bool] | None = None
         self.by_python = StepsByPython(self)
-        self.feed = Feed()
+        self.feed = Feed(None if before is None else before.feed)
         self.told_between = False  # the log says once that what runs between steps takes more than the budget
         self.unfit = 0  # least peak, bytes, for which no plan could be made
         self.attached = False
@@ -183,6 +183,7 @@ class Controller(Plans):
         if not self.compiled_since and self.is_current():  # else the user has set it
             self.model.jit_compile = self.jit_compile
         _forget_train_function(self.model)
+        _feed_to_the_end(self.model, self.feed)
 
     def remake(self) -> None:
         """Make the train function anew, for a plan that was made: what it trains stays."""
@@ -215,7 +216,7 @@ class Controller(Plans):
                 put(self.model, "checkmate", self.report)
         ahead = self.options.prefetch
         if not is_pipeline(data) or ahead is None or ahead > 1 or not self._shares_memory():  # told of several
-            return data
+            return self.feed.known(data) or data
         return self.feed.held(data) or data
 
     def _more_batches(self, data: Any) -> bool:
@@ -394,3 +395,19 @@ def _forget_train_function(model: keras.Model) -> None:
     put(model, "train_function", None)
     if made:
         model.make_train_function(force=True)
+
+
+def _feed_to_the_end(model: keras.Model, feed: Feed) -> None:
+    """Let an epoch that has begun end with the batches that are left, if it is fed by what took an iterator's place."""
+    plain = model.train_function
+    if plain is None or not feed.is_used():
+        return
+
+    @functools.wraps(plain)
+    def fed(iterator: Any) -> Any:
+        known = feed.known(iterator)
+        if known is None and model.train_function is fed:
+            put(model, "train_function", plain)
+        return plain(known or iterator)
+
+    put(model, "train_function", fed)

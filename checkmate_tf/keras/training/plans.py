@@ -165,8 +165,12 @@ class Plans:
         return self.compiled == _Same(compiled_with(self.model))
 
     def trained(self) -> _Same:
-        """What the model would train if it was traced now."""
-        return _Same(tuple(self.model.trainable_variables))
+        """What the model would train if it was traced now, and which layers are frozen.
+
+        A batch normalization without weights computes otherwise when it is.
+        """
+        flags = (bool(layer.trainable) for layer in self.model._flatten_layers())
+        return _Same((*self.model.trainable_variables, *flags))
 
     @property
     def report(self) -> Report | None:

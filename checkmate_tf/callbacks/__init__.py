@@ -63,6 +63,10 @@ class MemoryBudget(keras.callbacks.Callback):
         self.planning = planning
         self._ours: Controller | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy, and what is pickled, has compiled no model yet."""
+        return self.__dict__ | {"_ours": None}
+
     def set_model(self, model: Any) -> None:
         """Keras says which model is trained."""
         if framework_of(model) is not keras:

@@ -70,7 +70,7 @@ class Controller(Plans):
             self.aside = before.aside
         self.made: tuple[bool, bool] | None = None
         self.by_python = StepsByPython(self)
-        self.feed = Feed(None if before is None else before.feed)
+        self.feed: Feed = Feed(None if before is None else before.feed)
         self.told_between = False  # the log says once that what runs between steps takes more than the budget
         self.unfit = 0  # least peak, bytes, for which no plan could be made
         self.attached = False

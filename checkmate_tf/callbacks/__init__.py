@@ -63,6 +63,10 @@ class MemoryBudget(keras.callbacks.Callback):
         self.planning = planning
         self._ours: Controller | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy, and what is pickled, has compiled no model yet."""
+        return self.__dict__ | {"_ours": None}
+
     def set_model(self, model: Any) -> None:
         """Keras says which model is trained."""
         if framework_of(model) is not keras:
@@ -73,8 +77,7 @@ class MemoryBudget(keras.callbacks.Callback):
         """Compile the model for the budget, unless this callback has done so before."""
         if self._ours is None or controller_of(self.model) is not self._ours:
             compile_for(self.model, self.budget, **self.batches, **self.planning)
-            self._ours = controller_of(self.model)
-            self.model.make_train_function(force=True)  # `fit` has made the plain one
+            self._ours = controller_of(self.model)  # it replaces the train function that `fit` has made
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Count the peak of this epoch alone."""

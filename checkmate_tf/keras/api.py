@@ -207,6 +207,11 @@ def gradient_function(
             "checkmate_tf.compile"
         )
     loss_function = framework_of(model).losses.get(loss) if isinstance(loss, str) else loss
+    if not callable(loss_function):
+        raise ModelError(
+            f"loss is of type {type(loss).__name__}, and no function of (y, y_pred): give one, or the name of a Keras "
+            "loss; a function gets all outputs at once"
+        )
 
     def gradients(batch: tuple[Any, Any]) -> tuple[tf.Tensor, list[Any]]:
         x, y = batch

@@ -189,6 +189,8 @@ def _functional(model: Any) -> Any:
             f"the Sequential model {name!r} has no graph of layers: begin it with keras.Input(shape=...), or build it; "
             "if a layer of it cannot be called symbolically, use the op level (checkmate_tf.compile)"
         )
+    if not hasattr(type(model), "call"):
+        raise ModelError(f"a Keras model is needed, not {type(model).__name__}")
     owners = [type(m).call.__module__ for m in (model, function) if m is not None]
     own_call = not all(owner.startswith("keras.") for owner in owners)
     if function is None or own_call:

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from cases import DENSE, assert_same_after, assert_same_state, compile_quickly, make, train
+from cases import DENSE, Case, assert_same_after, assert_same_state, compile_quickly, make, train
 
 import checkmate_tf
 
@@ -95,6 +95,28 @@ def test_what_is_frozen_or_thawed_after_training_waits_for_the_next_compile(late
 
     plain, model = make(DENSE), make(DENSE)
     compile_quickly(model, DENSE, **(LATE if late else {}))
+    assert_same_after(action, model, plain)
+
+
+def _normalized():
+    x = inputs = keras.Input((64, 8))
+    for _ in range(3):
+        x = keras.layers.Dense(32, activation="tanh")(x)
+    x = keras.layers.BatchNormalization(center=False, scale=False, name="normalized")(x)
+    model = keras.Model(inputs, keras.layers.Dense(4, activation="softmax")(keras.layers.GlobalMaxPooling1D()(x)))
+    model.compile("sgd", DENSE_LOSS)
+    return model
+
+
+def test_a_frozen_layer_without_weights_computes_as_it_does_in_the_plain_model():
+    def action(model):
+        model.get_layer("normalized").trainable = False
+        found = train(model, DENSE, 2)
+        model.get_layer("normalized").trainable = True
+        return found, train(model, DENSE, 1)
+
+    case = Case(_normalized, DENSE.data, budget=0.8)
+    plain, model = make(case), compile_quickly(make(case), case)
     assert_same_after(action, model, plain)
 
 

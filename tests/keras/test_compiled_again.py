@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from allocators import crowd, measures
-from cases import BATCH, DENSE, Case, assert_same_state, compile_quickly, make, train
+from cases import BATCH, DENSE, Case, assert_same_after, assert_same_state, compile_quickly, make, train
 from keras import layers
 from tensorflow.python.framework import config
 
@@ -65,6 +65,19 @@ def test_the_same_optimizer_with_another_argument():
         each.compile(each.optimizer, 0.5)
     assert train(plain, case) == train(model, case)
     assert_same_state(plain, model)
+
+
+@pytest.mark.parametrize("told", [{}, {"batch_size": None}], ids=["told", "late"])
+def test_a_train_function_made_by_force_reads_python_anew(told):
+    def action(model):
+        found = [train(model, DENSE, 2)]
+        model.optimizer.learning_rate = keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)
+        model.make_train_function(force=True)
+        return [*found, train(model, DENSE, 2)]
+
+    plain, model = make(DENSE), compile_quickly(make(DENSE), DENSE, **told)
+    assert_same_after(action, model, plain)
+    assert model.checkmate.recomputations > 0
 
 
 @pytest.mark.long

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from cases import assert_same_state
+from cases import DENSE, assert_same_state, compile_quickly, make
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
 import checkmate_tf
@@ -180,3 +180,35 @@ def test_the_first_batch_of_an_epoch_is_freed_by_its_step(monkeypatch):
     for _ in range(2):
         controller.run(step, iter(data))
     assert min(freed) >= BYTES
+
+
+class _Changes(keras.callbacks.Callback):
+    """Does something with the model after the second batch."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 1:
+            self.change(self.model)
+
+
+def _compile_for(budget, batch_size=DENSE.batch):
+    return lambda model: compile_quickly(model, DENSE, budget=budget, batch_size=batch_size, verify=True)
+
+
+@pytest.mark.parametrize(("before", "change"), [
+    (None, _compile_for("1GB")), (_compile_for("1GB"), checkmate_tf.restore),
+    (_compile_for("1GB", None), _compile_for("2GB", None)),
+], ids=["compiled", "restored", "compiled again"])  # fmt: skip
+def test_an_epoch_that_has_begun_goes_on_with_the_batches_that_are_left(before, change):
+    plain, model, seen = make(DENSE), make(DENSE), []
+    if before is not None:
+        before(model)
+    x, y = DENSE.data(4 * DENSE.batch)
+    for each, callbacks in ((plain, []), (model, [_Changes(change)])):
+        fitted = each.fit(x, y, DENSE.batch, epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
+        seen.append(fitted.history)
+    assert seen[0] == seen[1]
+    assert_same_state(plain, model)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import keras
 import numpy as np
 import pytest
@@ -62,6 +65,16 @@ def test_a_second_fit_does_not_plan_again():
     assert model.checkmate is report
     fit(model, MemoryBudget("1GB", **QUICK))
     assert model.checkmate.budget_bytes == 10**9
+
+
+def test_a_copy_of_one_that_has_trained_trains_its_own_model():
+    """Searches for hyperparameters copy callbacks."""
+    ours = MemoryBudget(DENSE.budget, **QUICK)
+    fit(make(DENSE), ours, epochs=1)
+    for other in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
+        model = make(DENSE)
+        fit(model, other, epochs=1)
+        assert model.checkmate.recomputations > 0 and other.model is model is not ours.model
 
 
 @pytest.mark.long

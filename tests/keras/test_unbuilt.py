@@ -152,6 +152,28 @@ def test_an_optimizer_that_was_changed_or_built_before_training_is_the_one_that_
         _same_training(plain, ours, Y)
 
 
+class _Counts(keras.metrics.Mean):
+    """Counts batches, weighted by an attribute."""
+
+    weight = 1.0
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        return super().update_state(self.weight)
+
+
+def test_what_is_set_of_a_metric_after_compiling_stays():
+    metric = _Counts(name="counts")
+    metric.weight = 2.0
+    model = keras.Sequential([keras.Input((8, 8)), *(Dense(16, activation="tanh") for _ in range(3)), Dense(4)])
+    model.compile("sgd", "mse", metrics=[metric])
+    _plan(model)
+    metric.weight, metric.remark = 3.0, "mine"
+    x, y = np.zeros((BATCH, 8, 8), "float32"), np.zeros((BATCH, 8, 4), "float32")
+    model.fit(x, y, verbose=0)
+    assert (metric.weight, metric.remark) == (3.0, "mine")
+    assert model.evaluate(x, y, verbose=0, return_dict=True)["counts"] == 3.0
+
+
 def test_compiling_leaves_a_trained_model_built():
     plain, ours = _made(one_of_two), _made(one_of_two)
     for model in (plain, ours):

@@ -72,6 +72,17 @@ def test_not_a_keras_model(thing, call):
         call(thing, 0.5, batch_size=4)
 
 
+def test_what_has_no_layers_has_no_largest_batch():
+    with pytest.raises(ModelError, match="a Keras model is needed, not str"):
+        checkmate_tf.max_batch_size("ResNet50", "16GB")
+
+
+@pytest.mark.parametrize("loss", [None, {"dense": "mse"}, ["mse"]])
+def test_a_loss_that_is_no_function(loss):
+    with pytest.raises(ModelError, match=r"no function of \(y, y_pred\)"):
+        checkmate_tf.gradient_function(make(DENSE), loss, 0.8)
+
+
 def test_an_impossible_budget_names_the_least_and_the_operation():
     model = make(DENSE)
     error = _refused(

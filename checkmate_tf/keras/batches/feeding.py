@@ -8,6 +8,9 @@ decides where the step's values go: a U-Net measured at 143 MB took 162. To copy
 So the iterator that `fit` trains on is replaced by another one over the same data set, without the prefetch at its end,
 which makes a batch when it is asked for one. The batches are the same, shuffled alike. Pipelines of the user's stay as
 they are.
+
+An iterator that was there before may have been read: a callback may compile or restore the model within an epoch. It
+goes on as it is, and so does what took the place of one.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import tensorflow as tf
+from tensorflow.python.framework import ops
 
 from .pipelines import input_of, without_options
 
@@ -30,20 +34,38 @@ def is_pipeline(data: Any) -> bool:
 
 
 class Feed:
-    """The iterators that take the place of those that Keras makes. Each lives as long as the one that it replaces."""
+    """The iterators that take the place of those that Keras makes. Each lives as long as the one that it replaces.
 
-    def __init__(self) -> None:
-        self._held: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+    Parameters
+    ----------
+    before : Feed, optional
+        Of the model so far. What took the place of an iterator there goes on here.
+    """
+
+    def __init__(self, before: Feed | None = None) -> None:
+        self._held: WeakKeyDictionary[Any, Any] = WeakKeyDictionary() if before is None else before._held
+        self._begun = ops.uid()  # tensors that are made later have larger numbers, and so have iterators
 
     def holds(self, iterator: Any) -> bool:
         """Whether it is one of those that make no batch ahead."""
         return any(iterator is held for held in self._held.values())
 
+    def is_used(self) -> bool:
+        """Whether an iterator that is still there has been replaced."""
+        return len(self._held) > 0
+
+    def known(self, iterator: Any) -> Any:
+        """What has taken an iterator's place; None if nothing has."""
+        return self._held.get(iterator) if is_pipeline(iterator) else None
+
     def held(self, iterator: Any) -> Any:
-        """The iterator that makes no batch ahead; None if `iterator` is not one that Keras made for arrays."""
+        """The iterator that makes no batch ahead.
+
+        None if `iterator` is not one that Keras made for arrays, or was there before, so that it may have been read.
+        """
         if iterator not in self._held:
             dataset = _one_by_one(iterator)
-            if dataset is None:
+            if dataset is None or iterator._iterator_resource._id < self._begun:
                 return None
             self._held[iterator] = iter(dataset.with_options(_none_ahead()))
         return self._held[iterator]

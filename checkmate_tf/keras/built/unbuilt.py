@@ -43,8 +43,8 @@ class _State:
             elif id(part) not in self._held and issubclass(type(part), (list, dict, set, Tracker)):
                 self._add(part)
 
-    def put(self) -> None:
-        """Make the objects as they were."""
+    def put(self, before: _State | None = None) -> None:
+        """Make the objects as they were. Their attributes that are no other than `before` stay as they are now."""
         for holder, inside, attributes in self._held.values():
             if issubclass(type(holder), list):
                 list.__setitem__(holder, slice(None), inside)
@@ -55,8 +55,16 @@ class _State:
                 set.clear(holder)
                 set.update(holder, inside)
             if hasattr(holder, "__dict__"):
+                stay = {} if before is None else before._same(holder, attributes)
                 vars(holder).clear()
-                vars(holder).update(attributes)
+                vars(holder).update(attributes | stay)
+
+    def _same(self, holder: Any, later: dict[str, Any]) -> dict[str, Any]:
+        """The attributes of an object as they are now, of those that were here what they were later."""
+        if id(holder) not in self._held:
+            return {}
+        then, none = self._held[id(holder)][2], object()
+        return {name: now for name, now in vars(holder).items() if then.get(name, none) is later.get(name, none)}
 
     def lasts(self) -> bool:
         """Whether the objects are still as they were."""
@@ -117,7 +125,7 @@ class Aside:
             return
         if not found.others.lasts():  # `evaluate` built them, and its function updates those
             object.__setattr__(self._model, "test_function", None)
-        found.built.put()
+        found.built.put(found.others)  # a user may have set an attribute of a metric since
 
     def forget(self, key: Any = None) -> None:
         """Forget what was built for such data, or for any."""

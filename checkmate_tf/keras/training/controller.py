@@ -46,7 +46,11 @@ class Controller(Plans):
         which then makes no batch ahead.
     by_python : StepsByPython
         Runs the steps that Python calls.
+    make : callable (force)
+        The model's own `make_train_function`.
     """
+
+    make: Callable[..., Any]
 
     def __init__(
         self,
@@ -66,22 +70,24 @@ class Controller(Plans):
             self.aside = before.aside
         self.made: tuple[bool, bool] | None = None
         self.by_python = StepsByPython(self)
-        self.feed = Feed()
+        self.feed: Feed = Feed(None if before is None else before.feed)
         self.told_between = False  # the log says once that what runs between steps takes more than the budget
         self.unfit = 0  # least peak, bytes, for which no plan could be made
         self.attached = False
         self.before: dict[str, Any] = {}
 
     def _forget_compiled_before(self) -> bool:
-        if not self.is_current():
-            self.by_python.forget()  # before garbage is collected
         if not super()._forget_compiled_before():
             return False
-        self.unfit = 0
         if self.attached:
             jit_compile = resolve_jit(self.model, self.options.operators, self.distribution)
             self.options = replace(self.options, jit_compile=jit_compile)
         return True
+
+    def _forget_plans(self) -> None:
+        self.by_python.forget()  # before garbage is collected
+        self.unfit = 0
+        super()._forget_plans()
 
     def arrives(self, data: Any) -> bool:
         """Called with each batch that comes from Python, and when a step is traced. Returns whether a plan was made."""
@@ -135,7 +141,7 @@ class Controller(Plans):
         self.before = {k: model.__dict__[k] for k in ("train_step", "make_train_function") if k in model.__dict__}
         self.jit_compile, self.attached = model.jit_compile, True
         put(model, "_checkmate_controller", self)  # first, so that `restore` undoes an interrupted call
-        make = model.make_train_function
+        self.make = model.make_train_function
 
         @tf.autograph.experimental.do_not_convert  # tf_keras converts what its step calls
         def train_step(data: Any) -> Any:
@@ -144,33 +150,38 @@ class Controller(Plans):
             return result
 
         def make_train_function(force: bool = False) -> Any:
-            if force:
-                self.traced = {}
+            if force:  # the user asks for what Python says now
+                self._forget_plans()
             else:
                 self.make_room()
-            if self.made != graphs_are_made():
-                put(model, "train_function", None)
-                self.made = graphs_are_made()
-            self._make_plainly(make, force)
-            if not getattr(model.train_function, "checkmate", False):
-                put(model, "train_function", self._guarded(model.train_function))
-            return model.train_function  # Keras 3 reads the attribute, tf_keras the result
+            return self._make(force)
 
         put(model, "train_step", train_step)
         put(model, "make_train_function", make_train_function)
         put(model, "checkmate", self.report)
         model.jit_compile = self.options.jit_compile
-        _forget_train_function(model)
+        _forget_train_function(model, self._make)
 
-    def _make_plainly(self, make: Callable[..., Any], force: bool) -> None:
+    def _make(self, force: bool = False) -> Any:
+        """Make the train function, if it is to be made, that runs what is planned."""
+        model = self.model
+        if self.made != graphs_are_made():
+            put(model, "train_function", None)
+            self.made = graphs_are_made()
+        self._make_plainly(force)
+        if not getattr(model.train_function, "checkmate", False):
+            put(model, "train_function", self._guarded(model.train_function))
+        return model.train_function  # Keras 3 reads the attribute, tf_keras the result
+
+    def _make_plainly(self, force: bool) -> None:
         """Make the train function without XLA: the planned step compiles itself, after the checks of its batch."""
         model = self.model
         if not model.jit_compile:  # to set it, even so, would make Keras 2 forget its functions
-            make(force)
+            self.make(force)
             return
         model.jit_compile = False
         try:
-            make(force)
+            self.make(force)
         finally:
             model.jit_compile = True
 
@@ -182,13 +193,12 @@ class Controller(Plans):
             put(self.model, name, value)
         if not self.compiled_since and self.is_current():  # else the user has set it
             self.model.jit_compile = self.jit_compile
-        _forget_train_function(self.model)
+        _forget_train_function(self.model, self.model.make_train_function)
+        _feed_to_the_end(self.model, self.feed)
 
     def remake(self) -> None:
         """Make the train function anew, for a plan that was made: what it trains stays."""
-        traced = self.traced
-        self.model.make_train_function(force=True)
-        self.traced = traced
+        self._make(force=True)
 
     def _guarded(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A train function that feeds the planned step, watches it, and raises errors of ours."""
@@ -215,7 +225,7 @@ class Controller(Plans):
                 put(self.model, "checkmate", self.report)
         ahead = self.options.prefetch
         if not is_pipeline(data) or ahead is None or ahead > 1 or not self._shares_memory():  # told of several
-            return data
+            return self.feed.known(data) or data
         return self.feed.held(data) or data
 
     def _more_batches(self, data: Any) -> bool:
@@ -388,9 +398,25 @@ def controller_of(model: keras.Model) -> Controller | None:
     return getattr(model, "_checkmate_controller", None)
 
 
-def _forget_train_function(model: keras.Model) -> None:
+def _forget_train_function(model: keras.Model, make: Callable[..., Any]) -> None:
     """Let Keras make its train function anew: at once if it has one, which `fit` may be about to call."""
     made = model.train_function is not None
     put(model, "train_function", None)
     if made:
-        model.make_train_function(force=True)
+        make(force=True)
+
+
+def _feed_to_the_end(model: keras.Model, feed: Feed) -> None:
+    """Let an epoch that has begun end with the batches that are left, if it is fed by what took an iterator's place."""
+    plain = model.train_function
+    if plain is None or not feed.is_used():
+        return
+
+    @functools.wraps(plain)
+    def fed(iterator: Any) -> Any:
+        known = feed.known(iterator)
+        if known is None and model.train_function is fed:
+            put(model, "train_function", plain)
+        return plain(known or iterator)
+
+    put(model, "train_function", fed)

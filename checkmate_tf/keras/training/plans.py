@@ -165,8 +165,12 @@ class Plans:
         return self.compiled == _Same(compiled_with(self.model))
 
     def trained(self) -> _Same:
-        """What the model would train if it was traced now."""
-        return _Same(tuple(self.model.trainable_variables))
+        """What the model would train if it was traced now, and which layers are frozen.
+
+        A batch normalization without weights computes otherwise when it is.
+        """
+        flags = (bool(layer.trainable) for layer in self.model._flatten_layers())
+        return _Same((*self.model.trainable_variables, *flags))
 
     @property
     def report(self) -> Report | None:
@@ -238,13 +242,17 @@ class Plans:
         """
         if self.is_current():
             return False
-        self.compiled, self.compiled_since, self.key = _Same(compiled_with(self.model)), True, None
-        self.compiled_at, self.traced = len(self.earlier), {}
+        self.compiled, self.compiled_since = _Same(compiled_with(self.model)), True
+        self._forget_plans()
+        return True
+
+    def _forget_plans(self) -> None:
+        """Drop all plans: what the model reads from Python may be another now."""
+        self.key, self.compiled_at, self.traced = None, len(self.earlier), {}
         self.aside = Aside(self.model)
         if self.plans:
             self.plans, self.batches, self.built_for = {}, {}, {}
             gc.collect()  # functions lie in cycles, and hold what they capture
-        return True
 
     def _device(self) -> Device:
         return find_device() if self.distribution is None else self.distribution.device

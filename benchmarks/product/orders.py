@@ -135,7 +135,7 @@ def bound(graph: Any, budget: int, seconds: float) -> float | None:
 
     best = any_order_bound(graph, budget)
     if math.isfinite(best):
-        with BoundProcess(graph, budget, seconds, _MEMORY, relaxed=True, free=True) as process:
+        with BoundProcess(graph, budget, seconds, _MEMORY, relaxed=True, fixed=False, free=True) as process:
             while process.running:
                 best = max([best, *(news.get("any_order", 0.0) for news in process.news(1.0))])
             best = max([best, *(news.get("any_order", 0.0) for news in process.news())])

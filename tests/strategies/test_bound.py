@@ -101,17 +101,17 @@ def test_no_order_fits_below_the_least():
     assert list(any_order_bounds(graph, proven_minimum(graph, "free")[0] - 1, 5.0)) == [np.inf]
 
 
-@pytest.mark.parametrize("free", [False, True])
-def test_the_process_tells_what_holds_in_any_order_where_that_is_asked(free):
+@pytest.mark.parametrize(("in_order", "free"), [(True, False), (True, True), (False, True)])
+def test_the_process_tells_what_holds_in_the_orders_that_are_asked_for(in_order, free):
     graph = transformer(3)
     budget = int(0.5 * peak(graph))
-    with BoundProcess(graph, budget, 20.0, relaxed=True, free=free) as process:
+    with BoundProcess(graph, budget, 20.0, relaxed=True, fixed=in_order, free=free) as process:
         told = []
         while process.running:
             told += process.news(0.1)
         told += process.news()
     fixed, orders = ([one[key] for one in told if key in one] for key in ("cost", "any_order"))
-    assert fixed and bool(orders) == free
+    assert (bool(fixed), bool(orders)) == (in_order, free)
     if free:
         assert orders == sorted(orders) and any_order_bound(graph, budget) <= orders[-1] * (1 + 1e-9)
 

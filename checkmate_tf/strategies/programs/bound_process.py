@@ -41,8 +41,8 @@ class BoundProcess(JsonProcess):
         Bound the peak of schedules that cost no more than this, instead of the cost of those that fit the budget.
     relaxed : bool
         Do no more than the relaxation. Else the optimum of a small graph is looked for when that is done.
-    free : bool
-        Bound the cost in any order, too, by turns.
+    fixed, free : bool
+        Bound the cost in the graph's order, and in any order; by turns, if both.
 
     Notes
     -----
@@ -60,6 +60,7 @@ class BoundProcess(JsonProcess):
         memory_limit: int | None = None,
         max_cost: float | None = None,
         relaxed: bool = False,
+        fixed: bool = True,
         free: bool = False,
     ) -> None:
         arrays = {
@@ -69,6 +70,7 @@ class BoundProcess(JsonProcess):
             "memory_limit": memory_limit or 0,
             "max_cost": np.nan if max_cost is None else max_cost,
             "relaxed": relaxed or max_cost is not None,
+            "fixed": fixed,
             "free": free,
         }
         super().__init__(__name__, arrays)
@@ -83,10 +85,11 @@ def main(path: str) -> None:
     with np.load(path, allow_pickle=False) as file:
         graph = graph_from_arrays(file)
         budget_bytes, time_limit = int(file["budget_bytes"]), float(file["time_limit"])
-        max_cost, relaxed, free = float(file["max_cost"]), bool(file["relaxed"]), bool(file["free"])
+        max_cost, relaxed = float(file["max_cost"]), bool(file["relaxed"])
+        asked = {name for name in ("fixed", "free") if bool(file[name])}
         limit_memory(int(file["memory_limit"]))
-    fixed = _fixed(graph, budget_bytes, time_limit, max_cost)
-    for message in _by_turns(fixed, _any_order(graph, budget_bytes, time_limit)) if free else fixed:
+    work = {"fixed": _fixed(graph, budget_bytes, time_limit, max_cost), "free": _any(graph, budget_bytes, time_limit)}
+    for message in _by_turns(*(work[name] for name in work if name in asked)):
         if message:
             say(**message)
     if not relaxed:
@@ -102,7 +105,7 @@ def _fixed(graph: Graph, budget_bytes: int, time_limit: float, max_cost: float) 
         yield {"cost": bound.cost, "boundaries": bound.boundaries.tolist(), "kept": np.round(bound.kept, 3).tolist()}
 
 
-def _any_order(graph: Graph, budget_bytes: int, time_limit: float) -> Iterator[dict[str, Any]]:
+def _any(graph: Graph, budget_bytes: int, time_limit: float) -> Iterator[dict[str, Any]]:
     """A message for each better bound in any order, and an empty one for each that is no better."""
     from .any_order import any_order_bounds
 

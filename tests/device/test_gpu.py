@@ -129,11 +129,10 @@ def test_calls_are_hidden_behind_what_a_gpu_computes(monkeypatch, queues, measur
     timer = object.__new__(timed._OpTimer)
     timer.queues, timer.call_us, timer.op_us = queues, 10.0, 1.0
     monkeypatch.setattr(timer, "_microseconds", lambda *given: measured)
-    monkeypatch.setattr(timed, "may_run", lambda op: True)
     monkeypatch.setattr(timed, "pooling_of", lambda op: None)
     op = SimpleNamespace(type="AddV2", op_def=None)
     monkeypatch.setattr(timed, "runner", lambda op, inputs: None)
-    assert timer.time(op, SimpleNamespace(inputs_of=lambda op: []), 1.0) == expected
+    assert timer._time(op, [], 1.0) == expected
 
 
 def test_a_pooling_is_taken_off_its_gradient_but_on_a_gpu(monkeypatch):
@@ -141,16 +140,13 @@ def test_a_pooling_is_taken_off_its_gradient_but_on_a_gpu(monkeypatch):
     timer.call_us, timer.op_us = 10.0, 1.0
     monkeypatch.setattr(timer, "_microseconds", lambda run, left: run())
     monkeypatch.setattr(timer, "_beyond", lambda run, less, left: run() - less() + timer.op_us)
-    monkeypatch.setattr(timed, "may_run", lambda op: True)
     monkeypatch.setattr(timed, "pooling_of", lambda op: "pooling")
     monkeypatch.setattr(
         timed, "as_function", lambda op, inputs, pooling=None: lambda *inputs: 50.0 if pooling else 20.0
     )
     monkeypatch.setattr(timed, "runner", lambda op, inputs: lambda: 70.0)
     for timer.queues, expected in ((False, 31.0), (True, 70.0)):
-        assert (
-            timer.time(SimpleNamespace(type="MaxPoolGrad"), SimpleNamespace(inputs_of=lambda op: [1]), 1.0) == expected
-        )
+        assert timer._time(SimpleNamespace(type="MaxPoolGrad"), [1], 1.0) == expected
 
 
 def test_a_gpu_gets_several_runs_at_a_time(monkeypatch):

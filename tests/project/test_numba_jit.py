@@ -82,6 +82,7 @@ import signal, threading
 import numpy as np
 from functions import in_order
 
+signal.signal(signal.SIGINT, signal.default_int_handler)
 threading.Timer(0.2, lambda: signal.raise_signal(signal.SIGINT)).start()
 try:
     in_order(np.arange(10))

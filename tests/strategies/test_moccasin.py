@@ -333,7 +333,7 @@ class Silent(contextlib.nullcontext):
 
     running = True
 
-    def __init__(self, *_):
+    def __init__(self, *_, **__):
         super().__init__(self)
 
     def news(self):

@@ -62,6 +62,7 @@ INTERRUPTED = """
 import os, signal, threading
 from test_settle import settled, transformer
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background begins without
 graph = transformer(3)
 settled(graph, 1)
 threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()

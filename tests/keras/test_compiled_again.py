@@ -67,6 +67,7 @@ def test_the_same_optimizer_with_another_argument():
     assert_same_state(plain, model)
 
 
+@pytest.mark.long(but=("told",))
 @pytest.mark.parametrize("told", [{}, {"batch_size": None}], ids=["told", "late"])
 def test_a_train_function_made_by_force_reads_python_anew(told):
     def action(model):

@@ -198,6 +198,7 @@ def _compile_for(budget, batch_size=DENSE.batch):
     return lambda model: compile_quickly(model, DENSE, budget=budget, batch_size=batch_size, verify=True)
 
 
+@pytest.mark.long(but=("compiled",))
 @pytest.mark.parametrize(("before", "change"), [
     (None, _compile_for("1GB")), (_compile_for("1GB"), checkmate_tf.restore),
     (_compile_for("1GB", None), _compile_for("2GB", None)),

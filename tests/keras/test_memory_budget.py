@@ -67,6 +67,7 @@ def test_a_second_fit_does_not_plan_again():
     assert model.checkmate.budget_bytes == 10**9
 
 
+@pytest.mark.long
 def test_a_copy_of_one_that_has_trained_trains_its_own_model():
     """Searches for hyperparameters copy callbacks."""
     ours = MemoryBudget(DENSE.budget, **QUICK)

@@ -117,6 +117,7 @@ def _places(program, schedule, emission):
             yield "compute", [(emission.copies[op][turns[op]], not may) for op, may in zip(mine, free, strict=True)]
 
 
+@pytest.mark.long(but=("residual-0-1", "transformer-3-2", "sums-6-1"))
 @pytest.mark.parametrize(("ahead", "every"), [(0, 1), (6, 1), (3, 2)])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_order_is_the_plans(name, ahead, every):

@@ -136,9 +136,10 @@ def bound(graph: Any, budget: int, seconds: float) -> float | None:
     best = any_order_bound(graph, budget)
     if math.isfinite(best):
         with BoundProcess(graph, budget, seconds, _MEMORY, relaxed=True, fixed=False, free=True) as process:
-            while process.running:
+            running = True
+            while running:
+                running = process.running  # what it said before its end is heard after that
                 best = max([best, *(news.get("any_order", 0.0) for news in process.news(1.0))])
-            best = max([best, *(news.get("any_order", 0.0) for news in process.news())])
     return best / graph.base_cost - 1 if math.isfinite(best) else None
 
 

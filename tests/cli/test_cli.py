@@ -1,5 +1,6 @@
 """The command line: what it prints where, its exit statuses, and how the demo's children end."""
 
+import inspect
 import json
 import os
 import subprocess
@@ -9,11 +10,12 @@ from dataclasses import asdict
 import pytest
 from commands import flat, invoke
 
-from checkmate_tf import __version__
+from checkmate_tf import __version__, cli
 from checkmate_tf.cli.demo.run import Run
 from checkmate_tf.device import process as process_module
 from checkmate_tf.device.in_child import OUT_OF_MEMORY
 from checkmate_tf.device.process import _explain, run_child
+from checkmate_tf.fit.options import PlanOptions
 from checkmate_tf.strategies import STRATEGIES
 
 FAST = ["--costs", "flops", "--time-limit", "2", "--no-verify", "--batch-size", "64"]
@@ -69,6 +71,12 @@ assert not heavy, heavy
 
 def test_version():
     assert invoke("--version").stdout.strip() == f"checkmate-tf {__version__}"
+
+
+@pytest.mark.parametrize("command", [cli.plan, cli.report])
+@pytest.mark.parametrize("option", ["gap", "time_limit", "strategy", "costs", "verify"])
+def test_planning_is_that_of_compile_by_default(command, option):
+    assert inspect.signature(command).parameters[option].default == getattr(PlanOptions(), option)
 
 
 def test_doctor_as_one_json_document(tmp_path, monkeypatch):

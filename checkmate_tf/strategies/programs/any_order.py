@@ -79,7 +79,7 @@ def any_order_bounds(graph: Graph, budget_bytes: int, time_limit: float) -> Iter
     """
     from ...solvers import mathopt, ortools
 
-    until, unit = time.perf_counter() + time_limit, max(graph.base_cost, 1e-30)
+    until, unit = time.perf_counter() + time_limit, _unit(graph)
     best = graph.base_cost
     if (moments := _moments(graph, budget_bytes)) is None:
         yield np.inf
@@ -165,11 +165,10 @@ def _moment(graph: Graph, edges: NDArray[np.int64], room: int, before: NDArray[n
     low, high = np.zeros(variables), np.ones(variables)
     low[there[list(graph.inputs[v])]] = 1.0
     high[later[made & once]] = 0.0
-    scale = max(graph.base_cost, 1e-30)
     costs = np.zeros(variables)
-    costs[later[here]] = graph.costs[here] / scale
-    costs[early[either]] = graph.costs[either] / scale
-    constant = float(graph.costs[after | made].sum()) / scale
+    costs[later[here]] = graph.costs[here] / _unit(graph)
+    costs[early[either]] = graph.costs[either] / _unit(graph)
+    constant = float(graph.costs[after | made].sum()) / _unit(graph)
     return Milp(
         costs, rows.matrix(variables), np.concatenate(rows.lower), np.concatenate(rows.upper), low, high, constant
     )
@@ -193,4 +192,9 @@ def _solved(graph: Graph, program: Milp) -> float:
     price = solved.ineqlin.marginals
     duals[above] -= price[: above.sum()]
     duals[below] += price[above.sum() :]
-    return max(graph.base_cost, max(graph.base_cost, 1e-30) * safe_bound(program, duals))
+    return max(graph.base_cost, _unit(graph) * safe_bound(program, duals))
+
+
+def _unit(graph: Graph) -> float:
+    """Of costs in the programs: the base cost, where there is one."""
+    return float(max(graph.base_cost, 1e-30))

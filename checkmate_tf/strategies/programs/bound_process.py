@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -86,10 +87,10 @@ def main(path: str) -> None:
         graph = graph_from_arrays(file)
         budget_bytes, time_limit = int(file["budget_bytes"]), float(file["time_limit"])
         max_cost, relaxed = float(file["max_cost"]), bool(file["relaxed"])
-        asked = {name for name in ("fixed", "free") if bool(file[name])}
+        asked = [bool(file["fixed"]), bool(file["free"])]
         limit_memory(int(file["memory_limit"]))
-    work = {"fixed": _fixed(graph, budget_bytes, time_limit, max_cost), "free": _any(graph, budget_bytes, time_limit)}
-    for message in _by_turns(*(work[name] for name in work if name in asked)):
+    work = _fixed(graph, budget_bytes, time_limit, max_cost), _any(graph, budget_bytes, time_limit)
+    for message in _by_turns(*compress(work, asked)):
         if message:
             say(**message)
     if not relaxed:

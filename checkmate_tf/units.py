@@ -13,7 +13,7 @@ from typing import Any
 
 from .errors import BatchSizeError, BudgetError, show_value
 
-__all__ = ["MOST_BYTES", "MOST_TEXT", "Budget", "format_bytes", "is_whole", "parse_budget", "whole_batch"]
+__all__ = ["MOST_BYTES", "MOST_TEXT", "Budget", "format_bytes", "is_real", "is_whole", "parse_budget", "whole_batch"]
 
 _UNITS = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgt", start=1):
@@ -120,6 +120,11 @@ def format_bytes(size: float) -> str:
 def is_whole(value: object, least: int) -> bool:
     """Whether it is a whole number, one of NumPy's included, and not below the least."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+
+
+def is_real(value: object) -> bool:
+    """Whether it is a number on the line, one of NumPy's included."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def whole_batch(batch_size: object) -> int:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from ..allocator.steps import of_a_kind
 from ..report import Peak
+from .host import host_bytes
 
 __all__ = [
     "CPU_LIMIT",
@@ -164,7 +165,7 @@ def _limit(name: str) -> int:
     given = os.environ.get("TF_CPU_BFC_MEM_LIMIT_IN_MB", "")
     if given.isdigit() and int(given) > 0:
         return int(given) * 2**20
-    return min(CPU_LIMIT, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return min(CPU_LIMIT, host_bytes())
 
 
 @functools.cache  # to list devices takes long, and a limit stays what it was when TensorFlow started

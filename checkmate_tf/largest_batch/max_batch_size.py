@@ -94,7 +94,8 @@ def max_batch_size(
     CostError
         If `costs` is anything else than "flops", or `max_overhead` makes no sense.
     BudgetError
-        If `memory` cannot be read as a size. Also if the answer is to be verified, and this machine has less memory.
+        If `memory` cannot be read as a size. Also if the answer is to be verified, and this process may fill less
+        memory.
     InfeasibleBudgetError
         If not even one sample fits, or trains.
     ModelError, TraceError, DynamicShapeError

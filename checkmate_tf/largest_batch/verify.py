@@ -9,7 +9,6 @@ if there is none.
 from __future__ import annotations
 
 import logging
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import errors
+from ..device.host import host_bytes
 from ..device.in_child import FAILED, OUT_OF_MEMORY
 from ..device.process import MARGIN, Outcome, Tell, run_child
 from ..errors import BudgetError, CheckmateError, InfeasibleBudgetError, ModelError
@@ -129,7 +129,7 @@ def try_for_real(
     Raises
     ------
     BudgetError
-        If this machine has less memory than was predicted for.
+        If this process may fill less memory than was predicted for.
     InfeasibleBudgetError
         If not even one sample trains.
     CheckmateError
@@ -138,11 +138,11 @@ def try_for_real(
         If nothing has trained yet; the child is ended. Later, an interrupt ends the search with what has trained.
     """
     gpu = _has_gpu()
-    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if not gpu and found.memory_bytes > installed:
+    there = host_bytes()
+    if not gpu and found.memory_bytes > there:
         raise BudgetError(
-            f"{format_bytes(found.memory_bytes)} cannot be tried for real: this machine has {format_bytes(installed)}; "
-            "leave verification out, or run it on a larger machine"
+            f"{format_bytes(found.memory_bytes)} cannot be tried for real: this process may fill "
+            f"{format_bytes(there)}; leave verification out, or run it on a larger machine"
         )
     budget = int(found.memory_bytes / (1 + MARGIN))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from ..units import is_whole
+from ..units import is_real, is_whole
 
 __all__ = ["MoccasinOptions", "Order", "Progress", "SolveOptions"]
 
@@ -93,9 +93,9 @@ class SolveOptions:
     moccasin: MoccasinOptions = MoccasinOptions()
 
     def __post_init__(self) -> None:
-        if not self.time_limit > 0:
+        if not (is_real(self.time_limit) and self.time_limit > 0):
             raise ValueError(f"time_limit is {self.time_limit!r}; give a number of seconds above 0")
-        if not self.gap >= 0:
+        if not (is_real(self.gap) and self.gap >= 0):
             raise ValueError(f"gap is {self.gap!r}; give a fraction of the cost, 0.01 for 1%, or 0 for the optimum")
         if not is_whole(self.seed, 0):
             raise ValueError(f"seed is {self.seed!r}; give a whole number, 0 or more")

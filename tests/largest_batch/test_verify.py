@@ -182,7 +182,7 @@ def test_what_cannot_be_verified(prediction):
     plain = keras.Sequential([keras.Input((4,)), LAYERS.Dense(1)])
     with pytest.raises(ModelError, match="not compiled"):
         checkmate_tf.max_batch_size(plain, "1GB", verify=True)
-    with pytest.raises(BudgetError, match="this machine has"):
+    with pytest.raises(BudgetError, match="this process may fill"):
         try_for_real(replace(prediction, memory_bytes=10**15), Source("m"))
 
 

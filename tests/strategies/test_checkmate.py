@@ -4,6 +4,7 @@ import logging
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from bruteforce import least_cost
 from graphs import chain, resnet, stages_turned, unet
@@ -34,11 +35,21 @@ def test_unknown_strategies_are_named_with_the_known():
         solve(chain(3), 100, "chekmate")
 
 
-def test_options_are_checked():
-    with pytest.raises(ValueError, match="time_limit"):
-        SolveOptions(time_limit=0)
-    with pytest.raises(ValueError, match="gap"):
-        SolveOptions(gap=-1)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("time_limit", value) for value in (0, -1, float("nan"), "60", None, True, np.ones(2))],
+        *[("gap", value) for value in (-1, float("nan"), "1%", None, [0.1])],
+    ],
+)
+def test_options_are_checked(name, value):
+    with pytest.raises(ValueError, match=f"^{name} is "):
+        SolveOptions(**{name: value})
+
+
+@pytest.mark.parametrize("seconds", [1, 0.5, np.float32(2), np.int64(3), float("inf")])
+def test_any_positive_number_of_seconds_is_a_limit(seconds):
+    assert SolveOptions(time_limit=seconds).time_limit == seconds
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))

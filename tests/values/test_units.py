@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkmate_tf.errors import BudgetError
-from checkmate_tf.units import Budget, format_bytes, is_whole, parse_budget
+from checkmate_tf.units import Budget, format_bytes, is_real, is_whole, parse_budget
 
 
 @pytest.mark.parametrize(
@@ -89,3 +89,8 @@ def test_whole_numbers(value):
 @pytest.mark.parametrize("value", [True, np.True_, 1.0, np.float32(2), "3", None, np.array([4])])
 def test_what_is_no_whole_number(value):
     assert not is_whole(value, 0)
+
+
+@pytest.mark.parametrize(("value", "expected"), [(1, True), (np.float32(0.5), True), (True, False), ("1", False)])
+def test_real_numbers(value, expected):
+    assert is_real(value) == expected

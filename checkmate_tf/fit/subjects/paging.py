@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from ...costs import cost_unit
 from ...costs.copies import copy_rates
+from ...device.host import host_bytes
 from ...emit.paging import Pages, pageable
 from ...paging import with_host
 from ...report import paged_of
@@ -60,9 +61,9 @@ def with_pages(job: Job, ledger: Ledger) -> Job | None:
 
 def fits_host(schedule: Schedule) -> bool:
     """Whether the host has memory for what a schedule copies there."""
-    paged, physical = paged_of(schedule), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    paged = paged_of(schedule)
     given = os.environ.get("TF_GPU_HOST_MEM_LIMIT_IN_MB", "")
-    most = min(int(POLICY.host_share * physical), (int(given) if given.isdigit() else _TENSORFLOW) << 20)
+    most = min(int(POLICY.host_share * host_bytes()), (int(given) if given.isdigit() else _TENSORFLOW) << 20)
     if paged is None or paged.host_bytes <= most:
         return True
     log.info("a plan copies %s to the host, which is to hold %s", format_bytes(paged.host_bytes), format_bytes(most))

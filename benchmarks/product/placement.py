@@ -163,7 +163,7 @@ def predicted_and_measured(planned: PlannedStep, network: Any, device: Device, o
 
     import tensorflow as tf
 
-    from checkmate_tf.device.measure import fed_as_by_fit
+    from checkmate_tf.device.feeding import fed_as_by_fit
     from checkmate_tf.emit.emit import emit
     from checkmate_tf.emit.ordering import Strict
     from checkmate_tf.fit.policy import POLICY

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import itertools
 import logging
 import os
 import signal
@@ -21,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
 
 from ..allocator.steps import of_a_kind
 from ..report import Peak
@@ -31,9 +29,7 @@ __all__ = [
     "CPU_LIMIT",
     "HOW_TO_MEASURE",
     "Device",
-    "Fed",
     "captured_variables",
-    "fed_as_by_fit",
     "find_device",
     "measure_peak",
     "put_back",
@@ -66,7 +62,6 @@ _SIGNS = (
     "Failed to call DoRnn",  # all that a recurrent layer of cuDNN says
 )
 _STEPS, _LEAST_STEPS, _SECONDS = 16, 2, 6.0
-_ALIGNED = 64  # bytes: where tensors begin
 _PROBES, _SMALL = 5, 4096  # looks at a piece of so many bytes: a pipeline may give some back at the same time
 _ALIKE_STEPS, _ALIKE = 4, 0.002  # so many steps whose peaks differ by no more than this share are enough
 _OF_A_KIND = 3  # and so many of each kind: two kinds may look alike by chance, where steps take either of two peaks
@@ -259,112 +254,6 @@ def captured_variables(captures: Sequence[tuple[Any, tf.Tensor]]) -> list[_Captu
     return list(found.values())
 
 
-@dataclass(frozen=True, eq=False)
-class Fed:
-    """Runs one training step each time.
-
-    Attributes
-    ----------
-    run : callable
-        What runs it, and returns what it returns.
-    kinds : int
-        How many kinds of batches take turns: one size or several, and on the CPU either order of their tensors.
-    """
-
-    run: Callable[[], Any]
-    kinds: int = 1
-
-    def __call__(self) -> Any:
-        return self.run()
-
-
-def fed_as_by_fit(
-    function: Callable[..., Any],
-    batch: Sequence[NDArray[Any]],
-    device: Device,
-    ready: int = 5,
-    places: Sequence[str] = (),
-    shapes: Sequence[tf.TensorShape] = (),
-    others: Sequence[Sequence[NDArray[Any]]] = (),
-) -> Fed:
-    """A training step on new data each time, fed as `fit` feeds it.
-
-    On the CPU a pipeline prepares batches while the step runs, in the same allocator. They take memory, and they cut it
-    into pieces. The tensors of a batch are made side by side there, in any order, and what comes later lies elsewhere
-    then. So they are made forward and backward here, by turns. A GPU sees one batch at a time.
-
-    Parameters
-    ----------
-    function : callable (*tensors)
-        The step, to be traced.
-    batch : sequence of arrays
-        Its inputs.
-    ready : int
-        Batches that the pipeline keeps ready beside the one in use and the one that it makes. Here it is always the
-        same number, so that peaks can be compared.
-    places : sequence of str, optional
-        The devices of replicas, each with its part of the inputs. By default all are on one device.
-    shapes : sequence of tf.TensorShape, optional
-        Of the inputs while the step is traced; by default those of the batch. With an open batch dimension loops take
-        up to a tenth more. With a known one TensorFlow computes constants beforehand that depend on nothing else, and
-        keeps them: 34 MB for the gradients of four Fourier transforms. `fit` has either.
-    others : sequence of batches, optional
-        Such inputs in other sizes, which take turns with the batch. They need `shapes` that are open.
-
-    Notes
-    -----
-    On the CPU the pipeline reads the arrays themselves. Of a tensor TensorFlow may or may not make a copy in the
-    allocator, and it would be there in every step. Of an array that is not aligned as tensors are it makes one that
-    goes at once, and leaves a hole for another tensor of the batch: labels of 35 MB took a hole of 53.
-    """
-    if not batch or not device.is_cpu:
-        fed = [_on_devices(one, places) for one in (batch, *others)]
-        traced = shapes or [t.shape for t in fed[0]]
-        specs = [tf.TensorSpec(shape, t.dtype) for shape, t in zip(traced, fed[0], strict=True)]
-        concrete = tf.function(function, autograph=False).get_concrete_function(*specs)
-        in_turn = itertools.cycle(fed)
-        return Fed(lambda: concrete(*map(_copied, next(in_turn))), 1 + len(others))
-    orders = (1, -1) if sum(a.nbytes > 0 for a in batch) > 1 else (1,)
-    aligned = [tuple(map(_aligned, one)) for one in (batch, *others)]
-    arrays = itertools.cycle([one for one in aligned for _ in orders])
-    types, known_shapes = [tf.as_dtype(a.dtype) for a in batch], shapes or [a.shape for a in batch]
-
-    def copied(order: int, *tensors: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        copies = list[tf.Tensor]()
-        for t in list(map(tf.ensure_shape, tensors, known_shapes))[::order]:
-            with tf.control_dependencies(copies[-1:]):
-                copies.append(tf.raw_ops.DeepCopy(x=t))
-        return tuple(copies[::order])
-
-    data = tf.data.Dataset.range(1).repeat()
-    data = data.map(lambda _: tuple(tf.numpy_function(lambda: next(arrays), [], types)))
-    made = [data.map(functools.partial(copied, order)) for order in orders]
-    data = tf.data.Dataset.choose_from_datasets(made, tf.data.Dataset.range(len(orders)).repeat())
-    feed = iter(data.prefetch(ready))  # where none is asked for, tf.data would put a prefetch of its own
-    step = tf.function(lambda: function(*next(feed)), autograph=False).get_concrete_function()
-    return Fed(step, len(aligned) * len(orders))
-
-
-def _aligned(array: NDArray[Any]) -> NDArray[Any]:
-    """A copy of an array that TensorFlow can read where it is."""
-    if array.dtype.hasobject:
-        return array
-    memory = np.empty(array.nbytes + _ALIGNED, np.uint8)
-    begin = -memory.ctypes.data % _ALIGNED
-    copy = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
-    copy[...] = array
-    return copy
-
-
-def _on_devices(batch: Sequence[NDArray[Any]], places: Sequence[str]) -> list[tf.Tensor]:
-    """A batch as tensors, the part of each replica on its device."""
-    tensors = []
-    for k, array in enumerate(batch):
-        with tf.device(places[k * len(places) // len(batch)] if places else None):
-            tensors.append(tf.constant(array))
-    return tensors
-
-
 def ran_out(error: Exception) -> bool:
     """Whether an error of TensorFlow says that memory ran out.
 
@@ -401,12 +290,6 @@ def put_back(device: Device, variables: Sequence[Any]) -> Iterator[None]:
             yield
     finally:
         tf.config.experimental.reset_memory_stats(device.name)
-
-
-def _copied(t: tf.Tensor) -> tf.Tensor:
-    """A copy on the device where a tensor is."""
-    with tf.device(t.device):
-        return tf.raw_ops.DeepCopy(x=t)
 
 
 def _apart(groups: Iterable[Sequence[int]]) -> int:

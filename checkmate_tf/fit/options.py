@@ -15,10 +15,13 @@ from ..strategies import STRATEGIES, SolveOptions
 from ..strategies.options import Order
 from ..units import Budget, is_whole, parse_budget
 
-__all__ = ["Page", "PlanOptions", "Planning", "Progress", "options_of", "takes_planning"]
+__all__ = ["Given", "Page", "PlanOptions", "Planning", "Progress", "options_of", "takes_planning"]
 
 Page = Literal["auto", "never"]
 """Whether values may wait in the host's memory."""
+
+Given = Literal["", "arrays", "tensors"]
+"""As what whoever trains holds the batch of a step; empty where the step makes it, and frees it."""
 
 Progress = Callable[[str, float, float, str], None]
 """Called with (stage, done, total, text)."""
@@ -70,6 +73,10 @@ class PlanOptions:
         `trace.encodings`.
     prefetch : int or None
         Batches that the input pipeline keeps ready beside the one in use, on a CPU; None: as `fit` on arrays does.
+    given : "", "arrays" or "tensors"
+        Whether whoever trains holds each batch while its step runs, on a CPU. The caller of `train_on_batch` does: as
+        tensors that lie in the model's memory, or as arrays, of which TensorFlow makes tensors for the step. `fit`
+        makes a batch in its step, which frees it.
     max_plans : int
         Most plans that are kept where inputs come in several sizes.
     order : "free" or "fixed"
@@ -118,6 +125,7 @@ class PlanOptions:
     schedule: str | os.PathLike[str] | None = None
     operators: str = "default"
     prefetch: int | None = None
+    given: Given = ""
     max_plans: int = 8
     order: Order = "free"
     page: Page = "auto"

@@ -36,7 +36,7 @@ from .subjects.fitted import fitted, with_time
 from .subjects.learned import can_learn, learn
 from .subjects.tracing import Tracing, with_workspaces
 
-__all__ = ["plan_again", "plan_step", "step_graph"]
+__all__ = ["placed_bytes", "plan_again", "plan_step", "step_graph"]
 
 log = logging.getLogger("checkmate_tf")
 
@@ -109,6 +109,7 @@ def plan_again(
     distribution: Distribution | None = None,
     expected: bool = False,
     batch_bytes: int = 0,
+    placed: bool = False,
 ) -> PlannedStep:
     """Make a plan that leaves room for what shares the device in training: input pipeline, what callbacks hold.
 
@@ -127,6 +128,8 @@ def plan_again(
         Whether `peak_bytes` is expected, and no step has taken it yet.
     batch_bytes : int
         What of it is for batches that are kept ready, more than the plan was made for. The new plan is made with them.
+    placed : bool
+        Whether `peak_bytes` is of `placed_bytes`. Nothing is unknown to it that room would have to be left for.
 
     Raises
     ------
@@ -138,6 +141,7 @@ def plan_again(
     come = device.foreign_bytes(planned.program.variable_bytes)
     resident = max(0, come - report.foreign_bytes)  # part of every measurement from now on
     reserved = max(0, peak_bytes - batch_bytes - (report.sure_bytes or report.predicted_peak_bytes) - resident)
+    reserved *= not placed
     if reserved >= report.budget_bytes:
         raise InfeasibleBudgetError(
             f"what else is on the device takes {format_bytes(reserved)}, and the budget is "
@@ -178,7 +182,24 @@ def plan_again(
     again = report_again(report, job, ledger, found, peak_bytes, expected)
     log.info("%s", again)
     _warn_of_draws(planned.program)
-    return replace(planned, schedule=found.schedule, order=found.order, report=again)
+    return replace(planned, schedule=found.schedule, order=found.order, report=again, given=options.given)
+
+
+def placed_bytes(planned: PlannedStep, options: PlanOptions) -> int | None:
+    """What steps of a plan take beside what lies on the device now, as its allocator is modelled.
+
+    None if it has no model, or the plan is out of order: such steps differ by more than where a batch lies.
+
+    Parameters
+    ----------
+    planned : PlannedStep
+    options : PlanOptions
+        As they are by now: batches may be given in another way than when the plan was made.
+    """
+    if not planned.report.strict:
+        return None
+    job = with_memory(Job(planned.subject, planned.report.budget_bytes, _device(None), options))
+    return None if job.memory is None else job.memory.placed(planned.schedule.sequence).taken_bytes
 
 
 def step_graph(
@@ -235,8 +256,9 @@ def _planned(
     if job.subject.pages is not None:
         without = next(one for one in subjects if one.program is job.subject.program)
     return PlannedStep(
-        job.subject, found.schedule, found.order, report, tracing.batch_size, options.jit_compile, without
-    )
+        job.subject, found.schedule, found.order, report, tracing.batch_size, options.jit_compile, without,
+        options.given,
+    )  # fmt: skip
 
 
 def _with_order(options: PlanOptions, distribution: Distribution | None) -> PlanOptions:
@@ -283,7 +305,7 @@ def _taken_over(
             paged = None if other.pages is None else replace(one, graph=other.schedule.graph, pages=other.pages)
             return PlannedStep(
                 paged or one, other.schedule, other.order, other.report, batch_size, options.jit_compile,
-                one if paged else None,
+                one if paged else None, options.given,
             )  # fmt: skip
     return None
 

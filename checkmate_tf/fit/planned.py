@@ -20,6 +20,7 @@ from ..report.placing import placed_fields
 from ..schedule import Schedule
 from ..trace.program import Program
 from .job import Job, Ledger, Subject
+from .options import Given
 from .state import Candidate
 
 __all__ = ["Known", "PlannedStep", "expected_peak_bytes", "first_report", "report_again", "same_graph"]
@@ -69,6 +70,8 @@ class PlannedStep:
     without : Subject or None
         The step without codes, if gradients read some; or else in the order traced, if some updates come later. It is
         planned when the budget becomes too small for that.
+    given : "", "arrays" or "tensors"
+        As in `PlanOptions`, when it was planned.
     """
 
     subject: Subject
@@ -78,6 +81,7 @@ class PlannedStep:
     batch_size: int
     jit_compile: bool = False
     without: Subject | None = None
+    given: Given = ""
 
     @property
     def same_size(self) -> bool:
@@ -174,10 +178,11 @@ def _found(job: Job, ledger: Ledger, found: Candidate) -> dict[str, Any]:
 def expected_peak_bytes(planned: PlannedStep, device: Device) -> int:
     """Bytes that no step is expected to exceed now: as measured, plus all that came to the device since.
 
-    One batch of data was there when the plan was measured.
+    One batch of data was there when the plan was measured: the caller's own, where that holds tensors.
     """
     report = planned.report
-    come = device.foreign_bytes(planned.program.variable_bytes) - report.foreign_bytes - report.input_bytes
+    come = device.foreign_bytes(planned.program.variable_bytes) - report.foreign_bytes
+    come -= 0 if planned.given == "tensors" else report.input_bytes
     return (report.sure_bytes or 0) + max(0, come)
 
 

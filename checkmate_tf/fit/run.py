@@ -19,8 +19,8 @@ from ..allocator.compiled import compile_placing
 from ..costs.calls import may_not_end
 from ..device.before import memory_before
 from ..device.effects import left_out, moved_by_steps
-from ..device.examples import examples, is_alike
-from ..device.measure import Fed, captured_variables, fed_as_by_fit, measure_peak
+from ..device.feeding import Fed, examples, fed_as_by_fit, fed_by_caller, is_alike
+from ..device.measure import captured_variables, measure_peak
 from ..emit.emit import Copies
 from ..emit.ordering import Order, Within
 from ..errors import InfeasibleBudgetError, JitCompileError, PlanError
@@ -114,11 +114,12 @@ def with_memory(job: Job) -> Job:
         return replace(job, memory=None)
     compile_placing()
     program = job.subject.program
-    on_cpu = job.device.is_cpu
+    on_cpu, given = job.device.is_cpu, job.options.given
     batches = POLICY.held_batches(job.options.prefetch) if on_cpu else POLICY.batches_on_device
-    coming = [*program.batch_bytes * (batches - on_cpu), *constants_of(program)]  # one is made for the step
+    others = on_cpu and given != "arrays"  # one batch is made in the step, or is there already
+    coming = [*program.batch_bytes * (batches - others), *constants_of(program)]
     folded = folded_constants(program, job.budget_bytes, job.options.came is not None)
-    first = len(program.nodes) if on_cpu else None
+    first = len(program.nodes) if on_cpu and not given else None
     kernels = kernels_of(program, on_cpu, folded.operations)
     return replace(job, memory=memory_before(job.device, kernels, [*coming, *folded.sizes], first))
 
@@ -278,6 +279,9 @@ def runnable(job: Job, plan: Plan, order: Order, told: Callable[[Copies], None] 
     shapes = [] if folded.sizes else [t.shape for t in traced]
     if came is not None and shapes and len(came) == len(batch):  # with known shapes only one size can be fed
         others = [[np.asarray(a).astype(b.dtype) for a, b in zip(came, batch, strict=True)]]
+    given = job.options.given
+    if given and batch and job.device.is_cpu:
+        return fed_by_caller(planned, [batch, *others], shapes, are_there=given == "tensors")
     return fed_as_by_fit(planned, batch, job.device, ready, job.places, shapes, others)
 
 

@@ -113,7 +113,7 @@ def _batches(spec: Any, batch_size: int, steps: int) -> Any:
     """A tf.data.Dataset of random batches (whole numbers are 0), made one by one so that only one is in memory."""
     import tensorflow as tf
 
-    from ..device.examples import example
+    from ..device.feeding import example
 
     def one(t: Any) -> Any:
         return (

@@ -1,12 +1,10 @@
 """Measuring a plan feeds it as `fit` does and leaves no trace: every variable is as it was, and where it was."""
 
 import gc
-import math
 import os
 import signal
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import keras
@@ -17,14 +15,11 @@ from cases import DENSE, compile_quickly, make, program_of_case
 
 import checkmate_tf
 from checkmate_tf.device.measure import (
-    Device,
     captured_variables,
-    fed_as_by_fit,
     find_device,
     measure_peak,
     unchanged,
 )
-from checkmate_tf.device.record import record
 from checkmate_tf.fit import run
 from checkmate_tf.fit.policy import POLICY
 from checkmate_tf.trace.sizes.folded import OPEN, Folded
@@ -210,47 +205,6 @@ def test_the_limit_of_the_cpu_where_none_is_set(monkeypatch, machine, limit):
     assert find_device().limit_bytes == limit
 
 
-@pytest.mark.parametrize("device", ["CPU:0", "GPU:0"])
-def test_batches_of_several_sizes_take_turns(device):
-    batch, other = [np.ones([4], np.float32)], [np.ones([3], np.float32)]
-    shapes = [tf.TensorShape([None])]
-    run = fed_as_by_fit(tf.reduce_sum, batch, Device(device, 10**9, measurable=False), shapes=shapes, others=[other])
-    assert [float(run()) for _ in range(4)] == [4.0, 3.0] * 2 and run.kinds == 2
-    if device == "CPU:0":  # two sizes, each in two orders
-        pair, others = [*batch, *other], [[*other, *batch]]
-        run = fed_as_by_fit(lambda x, y: tf.reduce_sum(x), pair, Device(device, 10**9, measurable=False),
-                            shapes=2 * shapes, others=others)  # fmt: skip
-        assert [float(run()) for _ in range(8)] == [4.0, 4.0, 3.0, 3.0] * 2 and run.kinds == 4
-
-
-def test_measurements_are_fed_as_by_fit():
-    seen = []
-    batch = [np.ones([4, 2], np.float32), np.zeros([4], np.float32)]
-
-    def step(x, y):
-        seen.append((x.shape, y.shape))
-        return tf.reduce_sum(x) + tf.reduce_sum(y)
-
-    for device in ("CPU:0", "GPU:0"):
-        run = fed_as_by_fit(step, batch, Device(device, 10**9, measurable=False))
-        assert [float(run()) for _ in range(3)] == [8.0] * 3
-    assert seen == [((4, 2), (4,))] * 2
-    assert float(fed_as_by_fit(lambda: tf.constant(1.0), [], Device("CPU:0", 10**9, measurable=False))()) == 1.0
-
-
-def test_the_tensors_of_a_batch_are_made_in_either_order_by_turns():
-    device, (many, few) = find_device(), (2**20, 2**18)
-    batch = [np.zeros([many // 4], np.float32), np.ones([few // 4], np.float32)]
-    run = fed_as_by_fit(lambda x, y: tf.reduce_sum(x) + tf.reduce_sum(y), batch, device, 0)
-    assert run.kinds == 2 and run() == few // 4
-    orders = []
-    for _ in range(4):
-        recorded = record(device, run)
-        made = zip(recorded.requested_bytes.tolist(), recorded.allocates, strict=True)
-        orders.append([size for size, allocates in made if allocates and size in (many, few)])
-    assert orders == [orders[0], orders[0][::-1]] * 2 and set(orders[0]) == {many, few}
-
-
 @pytest.mark.parametrize(("peaks", "kinds", "steps", "sure"), [
     ([100, 110] * 8, 2, 6, 110), ([100, 110] * 8, 1, 16, 115), ([100, 100, 110, 110] * 4, 2, 16, 115),
     ([100] * 16, 2, 4, 100),
@@ -276,66 +230,6 @@ def test_plans_are_measured_with_the_kinds_of_their_batches(monkeypatch):
     monkeypatch.setattr(run, "measure_peak", lambda *given: kinds.append(given[5]) or real(*given))
     compile_quickly(make(DENSE), DENSE, verify=True, budget="1GB")
     assert set(kinds) == {2}
-
-
-@pytest.mark.parametrize("shape", [(), (0, 3), (1000, 3)])
-def test_an_array_comes_without_a_copy_that_would_leave_a_hole(shape):
-    """TensorFlow reads arrays that begin where tensors do. Of others it makes a copy in the allocator."""
-    begins = np.empty(4 * math.prod(shape) + 8, np.uint8)[4:]
-    array = begins[: 4 * math.prod(shape)].view(np.float32).reshape(shape)
-    array[...] = np.arange(math.prod(shape)).reshape(shape)
-    device, batch = find_device(), [array, np.array([b"words"], object)]
-    run = fed_as_by_fit(lambda x, words: (x, words), batch, device, 0)
-    run()
-    recorded = record(device, run)
-    assert [size for size, made in zip(recorded.requested_bytes, recorded.allocates, strict=True) if made].count(
-        array.nbytes
-    ) == (array.nbytes > 0)
-    x, words = run()
-    assert np.array_equal(x, array) and words.numpy().tolist() == [b"words"]
-
-
-@pytest.mark.parametrize("device", ["CPU:0", "GPU:0"])
-def test_the_batch_dimension_is_open_as_in_fit(device):
-    seen = []
-    shapes = [tf.TensorShape([None, 2]), tf.TensorShape([])]
-    batch = [np.ones([4, 2], np.float32), np.float32(3)]
-    step = lambda x, y: seen.append((x.shape, y.shape)) or y * tf.reduce_sum(x)  # noqa: E731
-    run = fed_as_by_fit(step, batch, Device(device, 10**9, measurable=False), shapes=shapes)
-    assert float(run()) == 24.0
-    assert [[shape.as_list() for shape in pair] for pair in seen] == [[[None, 2], []]]
-
-
-def test_nothing_that_depends_on_the_batch_size_is_computed_beforehand():
-    """TensorFlow would keep it between steps, in measurements alone."""
-    device, batch = find_device(), [np.zeros([8, 1], np.float32)]
-    row = np.arange(2**18, dtype=np.float32)[None]
-    step = lambda x: tf.reduce_sum(tf.sin(x + tf.tile(row, [tf.shape(x)[0], 1])))  # noqa: E731
-    kept = []
-    for shapes in ([tf.TensorShape([None, 1])], []):
-        gc.collect()
-        before = device.current_bytes()
-        run = fed_as_by_fit(step, batch, device, 0, shapes=shapes)
-        run()
-        kept.append(device.current_bytes() - before)
-        del run
-    assert kept[0] < 2**22 and kept[1] >= 2**23
-
-
-@pytest.mark.parametrize("ready", [0, 1, 3])
-def test_as_many_batches_are_ready_as_are_asked_for(ready):
-    """A batch of 16 MiB may get a piece of up to twice its size."""
-    device, batch = find_device(), [np.zeros([4, 2**20], np.float32)]
-    gc.collect()  # what other tests left would be given back in between
-    before = device.current_bytes()
-    run = fed_as_by_fit(tf.reduce_sum, batch, device, ready)
-    assert float(run()) == 0
-    there, until = -1, time.monotonic() + 10
-    while there < ready * 2**24 and time.monotonic() < until:
-        time.sleep(0.05)
-        there = device.current_bytes() - before
-    assert ready * 2**24 <= there <= ready * 2**25 + 2**20
-    del run
 
 
 @pytest.mark.parametrize(("folded", "known"), [((10**6,), True), ((), False)])

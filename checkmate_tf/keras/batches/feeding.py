@@ -15,15 +15,18 @@ goes on as it is, and so does what took the place of one.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
+from ...fit.options import Given
 from .pipelines import input_of, without_options
 
-__all__ = ["Feed", "is_pipeline", "without_tuning"]
+__all__ = ["Feed", "given_as", "held_by_caller", "is_pipeline", "without_tuning"]
 
 _ADAPTERS = ("ArrayDataAdapter.", "TensorLikeDataAdapter.")  # of Keras 3 and Keras 2: they make batches of arrays
 
@@ -31,6 +34,19 @@ _ADAPTERS = ("ArrayDataAdapter.", "TensorLikeDataAdapter.")  # of Keras 3 and Ke
 def is_pipeline(data: Any) -> bool:
     """Whether it is an iterator of tf.data. Single batches, and those of replicas, come as others."""
     return isinstance(data, tf.data.Iterator)
+
+
+def held_by_caller(data: Any) -> tuple[Any, Given]:
+    """What a train function is called with, and as what the caller holds its batch, if that is no pipeline."""
+    if is_pipeline(data) or not isinstance(data, Iterator):
+        return data, ""
+    batch = next(data)
+    return itertools.chain([batch], data), given_as(batch)
+
+
+def given_as(batch: Any) -> Given:
+    """As what whoever calls a step from Python holds its batch."""
+    return "tensors" if any(tf.is_tensor(t) for t in tf.nest.flatten(batch)) else "arrays"
 
 
 class Feed:

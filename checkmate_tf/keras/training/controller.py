@@ -14,13 +14,13 @@ import tensorflow as tf
 
 from ...device.distribution import Distribution
 from ...errors import CheckmateError, InfeasibleBudgetError, ModelError
-from ...fit.options import PlanOptions
-from ...fit.pipeline import plan_again
+from ...fit.options import Given, PlanOptions
+from ...fit.pipeline import placed_bytes, plan_again
 from ...fit.planned import expected_peak_bytes
 from ...fit.policy import POLICY
 from ...report import Report
 from ...units import format_bytes
-from ..batches.feeding import Feed, is_pipeline
+from ..batches.feeding import Feed, given_as, held_by_caller, is_pipeline
 from ..batches.limit import batch_errors, limit_batch
 from ..batches.spec import spec_of_tensors
 from ..frameworks import graphs_are_made, put
@@ -116,6 +116,8 @@ class Controller(Plans):
             )
         self.traced = {}  # plain steps that Python calls are traced by nobody
         self._forget_compiled_before()
+        if not self.told:
+            self._are_given(given_as(data))
         self.arrives(data)
         return self.by_python(data)
 
@@ -207,8 +209,11 @@ class Controller(Plans):
         def guarded(*args: Any, **kwargs: Any) -> Any:
             if args:
                 args = (self.fed(args[0]), *args[1:])
-                if not self.told and self._more_batches(args[0]):
-                    return self.model.train_function(*args, **kwargs)
+                if not self.told:
+                    data, given = held_by_caller(args[0])
+                    args = (data, *args[1:])
+                    if self._more_batches(data) or self._are_given(given):
+                        return self.model.train_function(*args, **kwargs)
             self._begin_step()
             with batch_errors():
                 result = self.run(function, *args, **kwargs)
@@ -236,6 +241,30 @@ class Controller(Plans):
         self.told, self.options = True, replace(self.options, prefetch=None)
         self.make_room(POLICY.held_batches(None) - POLICY.held_batches(POLICY.ahead))
         if self.model.train_function is trained:
+            return False
+        self.remake()
+        return True
+
+    def _are_given(self, given: Given) -> bool:
+        """Plan again if batches are held by the caller now, or no longer, and the plan does not fit then.
+
+        Returns whether it was.
+        """
+        if given == self.options.given or not self._shares_memory():
+            return False
+        self.options = replace(self.options, given=given)
+        planned = self.plans.get(self.key)
+        if planned is None or planned.given == given or not self.is_current():
+            return False
+        peak, report = placed_bytes(planned, self.options), planned.report
+        if peak is None or POLICY.still_fits(peak, report.sure_bytes or 0, report.budget_bytes):
+            return False
+        how = "held by the caller" if given else "made in the step"
+        log.info("%s: batches are %s: %s are expected", self.model.name, how, format_bytes(peak))
+        try:
+            self._plan_again(self.key, peak, expected=True, placed=True)
+        except InfeasibleBudgetError as error:
+            log.warning("%s: no plan fits where batches are given so: %s", self.model.name, error)
             return False
         self.remake()
         return True
@@ -358,7 +387,9 @@ class Controller(Plans):
         """Replace the plan at `key`, under which the device took more than the budget. Errors as `_plan_again`."""
         self._plan_again(key, peak)
 
-    def _plan_again(self, key: Any, peak: int, expected: bool = False, batch_bytes: int = 0) -> None:
+    def _plan_again(
+        self, key: Any, peak: int, expected: bool = False, batch_bytes: int = 0, placed: bool = False
+    ) -> None:
         """Replace the plan at `key` by one that leaves room for all else that training allocates.
 
         Raises
@@ -376,7 +407,9 @@ class Controller(Plans):
                 peak,
                 proven=False,
             )
-        again = self.plans[key] = plan_again(planned, peak, self.options, self.distribution, expected, batch_bytes)
+        again = self.plans[key] = plan_again(
+            planned, peak, self.options, self.distribution, expected, batch_bytes, placed
+        )
         self.earlier.append(again.known)
         put(self.model, "checkmate", self.report)
         log.warning(

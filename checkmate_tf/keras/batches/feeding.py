@@ -15,7 +15,6 @@ goes on as it is, and so does what took the place of one.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -41,7 +40,13 @@ def held_by_caller(data: Any) -> tuple[Any, Given]:
     if is_pipeline(data) or not isinstance(data, Iterator):
         return data, ""
     batch = next(data)
-    return itertools.chain([batch], data), given_as(batch)
+    return _from(batch, data), given_as(batch)
+
+
+def _from(batch: Any, rest: Iterator[Any]) -> Iterator[Any]:
+    """A batch that was looked at, and the rest. Weak references to a generator can be had, as to the caller's own."""
+    yield batch
+    yield from rest
 
 
 def given_as(batch: Any) -> Given:

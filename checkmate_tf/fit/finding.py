@@ -46,6 +46,7 @@ _WORK = 25_000  # nodes times budgets: larger graphs are varied for fewer budget
 _FEWEST = 8  # budgets
 _NEAR = 0.015  # of a schedule's bytes: a solved one as near as that is not worth solving again
 _SOLVES = 3  # for each question, at most
+_BETWEEN, _GAIN = 3, 0.05  # for bytes between two answers, at most; and what the cheaper one saves at least
 _CHANGED = 3  # schedules that are changed with placing in the loop, the best first
 _REFILLING = _PACKING = 0.5  # seconds for each, to keep more, and to turn parts of it round
 _NEARLY = 1.01  # times a target: what takes more is not made to compute a little more
@@ -131,6 +132,7 @@ class Finder:
         if strict or not self.solved:
             self._solve_for(memory, target)
             self._pack(memory, target)
+            self._solve_between(memory, target)
             self._refill(memory, target)
         known = self._cheapest(memory, target, strict)
         proven = proven_minimum(self.graph, self.job.options.order)[0] > self.job.budget_bytes
@@ -166,6 +168,29 @@ class Finder:
                 asked = min(asked, self._schedule(least).peak_bytes) * target // max(target, least.placed.taken_bytes)
             if not self._solve(memory, max(asked, possible)):
                 return
+
+    def _solve_between(self, memory: Memory, target: int) -> None:
+        """Ask for fewer bytes than those for which a cheaper schedule does not fit, and more than for those that do.
+
+        Near the least budget a few percent of the bytes decide about a tenth of the cost.
+        """
+        for _ in range(_BETWEEN):
+            known = self._cheapest(memory, target, strict=True)
+            if known is None or self.ledger.solving_seconds >= self.job.options.time_limit:
+                return
+            most = (1 - _GAIN) * known.cost
+            cheaper = [b for b, s in self.solved.items() if isinstance(s, Schedule) and s.cost < most]
+            if not cheaper:
+                return
+            high = min(cheaper)
+            low = max((b for b in self.solved if b < high), default=int((1 - 4 * _NEAR) * high))
+            asked, answers = (low + high) // 2 if low in self.solved else low, len(self.solved)
+            if high - asked < _NEAR * high:
+                return
+            self._solve(memory, asked)
+            if len(self.solved) == answers:  # it was asked before
+                return
+            self._pack(memory, target)
 
     def _pack(self, memory: Memory, target: int) -> bool:
         """Change the order of schedules that would be cheaper and ask for no more than fits; whether one fits then.

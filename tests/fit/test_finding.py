@@ -337,3 +337,37 @@ def test_where_values_wait_on_the_host_all_nodes_keep_their_places(copied):
     finder = Finder(Job(Subject(program, graph), LIMIT, device, PlanOptions(cache=False)), Ledger())
     assert len(finder.ungated) == len(finder.graph)
     assert bool(finder.ungated.any()) is not copied
+
+
+@pytest.mark.parametrize(
+    ("costs", "fits", "asked"),
+    [
+        ({1000: 10.0}, {1000: 20.0, 940: 15.0, 970: 12.0, 985: 11.9}, [940, 970, 985]),  # it is bytes that are missing
+        ({1000: 10.0, 940: 15.0}, {1000: 15.0, 970: 10.2}, [970]),  # no more than a little is to be saved then
+        ({1000: 10.0, 980: 15.0}, {1000: 15.0}, []),  # asked for nearly as many
+        ({1000: 10.0}, {1000: 10.4}, []),
+        ({1000: 10.0}, {}, []),
+    ],
+)
+def test_bytes_between_what_fits_and_what_would_be_cheaper_are_asked_for(costs, fits, asked, monkeypatch):
+    finder, done = finder_of("unet", time_limit=10.0), list[int]()
+    plain = keep_all(finder.graph)
+    answer = lambda cost: SimpleNamespace(cost=cost)  # noqa: E731 - stands for a schedule
+    monkeypatch.setattr(finding, "Schedule", SimpleNamespace)
+    finder.solved.update({b: answer(cost) for b, cost in costs.items()})
+    known = lambda *_, **__: answer(min([fits[1000], *(fits[b] for b in done)])) if fits else None  # noqa: E731
+
+    def solve(memory, target):
+        done.append(target)
+        finder.solved[target] = answer(fits[target])
+        return False
+
+    monkeypatch.setattr(finder, "_cheapest", known)
+    monkeypatch.setattr(finder, "_solve", solve)
+    monkeypatch.setattr(finder, "_pack", lambda *_: False)
+    finder._solve_between(MEMORIES["unet"], plain.peak_bytes)
+    assert done == asked
+    finder.ledger.seconds["solve"] = 10.0
+    del done[:]
+    finder._solve_between(MEMORIES["unet"], plain.peak_bytes)
+    assert not done

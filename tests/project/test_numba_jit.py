@@ -176,7 +176,8 @@ def test_all_that_is_compiled_is_compiled_beforehand():
     assert {f.py_func.__name__ for f in functions if not is_compiled(f)} <= {"span"}  # compiled within its callers
 
 
-def test_what_is_not_compiled_yet_is_called_once_and_said(caplog):
+def test_what_is_not_compiled_yet_is_called_once_and_said(caplog, monkeypatch, tmp_path):
+    monkeypatch.setattr("numba.core.config.CACHE_DIR", str(tmp_path))  # or it would be compiled in the next run
     called = []
     jitted = numba_jit(lambda a: a + 1)
     for _ in range(2):

@@ -143,7 +143,7 @@ class Memory:
         runs = linked(self.kernels, self.whole(sequence))
         if self.first is not None:
             waits = np.insert(np.asarray(waits, np.int64) + 1, 0, 0)
-        seconds = np.append(seconds, np.zeros(len(self.kernels.operations) - 1 - len(seconds)))  # of making a batch
+            seconds = np.append(seconds, np.zeros(len(self.kernels.operations) - 1 - len(seconds)))
         found: list[Placed] = []
         for turn, own in enumerate(np.random.SeedSequence(seed).generate_state(samples)):
             moments = interleaving(self.kernels, runs, waits, seconds, threads=threads, seed=int(own))

@@ -7,6 +7,7 @@ each resource. Inside of a container the group's own path may not be there. Its 
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path, PurePosixPath
 
@@ -27,12 +28,13 @@ def host_bytes(root: Path = Path("/")) -> int:
     return min([machine, *_limits(root)])
 
 
-def _limits(root: Path) -> list[int]:
-    """The limits of all groups that the process is in, as far as they tell any."""
+@functools.cache  # a device is asked for its limit in each step of a training
+def _limits(root: Path) -> tuple[int, ...]:
+    """The limits in bytes of all groups that the process is in, as far as they tell any, when first asked."""
     try:
         lines = (root / _GROUPS).read_text().splitlines()
     except OSError:  # a system that has no such groups
-        return []
+        return ()
     found = list[int]()
     for line in lines:
         _, resources, path = line.split(":", 2)
@@ -50,4 +52,4 @@ def _limits(root: Path) -> list[int]:
                 continue
             if said.isdigit():  # else "max"
                 found.append(int(said))
-    return found
+    return tuple(found)

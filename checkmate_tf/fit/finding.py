@@ -174,6 +174,7 @@ class Finder:
 
         Near the least budget a few percent of the bytes decide about a tenth of the cost.
         """
+        possible = proven_minimum(self.graph, self.job.options.order)[0]
         for _ in range(_BETWEEN):
             known = self._cheapest(memory, target, strict=True)
             if known is None or self.ledger.solving_seconds >= self.job.options.time_limit:
@@ -183,8 +184,8 @@ class Finder:
             if not cheaper:
                 return
             high = min(cheaper)
-            low = max((b for b in self.solved if b < high), default=int((1 - 4 * _NEAR) * high))
-            asked, answers = (low + high) // 2 if low in self.solved else low, len(self.solved)
+            lower, answers = [b for b in self.solved if b < high], len(self.solved)
+            asked = (max(lower) + high) // 2 if lower else max(possible, int((1 - 4 * _NEAR) * high))
             if high - asked < _NEAR * high:
                 return
             self._solve(memory, asked)

@@ -140,8 +140,8 @@ def plan_again(
     ledger = Ledger(dict(report.seconds))
     come = device.foreign_bytes(planned.program.variable_bytes)
     resident = max(0, come - report.foreign_bytes)  # part of every measurement from now on
-    reserved = max(0, peak_bytes - batch_bytes - (report.sure_bytes or report.predicted_peak_bytes) - resident)
-    reserved *= not placed
+    unknown = peak_bytes - batch_bytes - (report.sure_bytes or report.predicted_peak_bytes) - resident
+    reserved = 0 if placed else max(0, unknown)
     if reserved >= report.budget_bytes:
         raise InfeasibleBudgetError(
             f"what else is on the device takes {format_bytes(reserved)}, and the budget is "

@@ -115,13 +115,14 @@ def with_memory(job: Job) -> Job:
     compile_placing()
     program = job.subject.program
     on_cpu, given = job.device.is_cpu, job.options.given
+    made = on_cpu and not given  # one batch comes in the step itself
     batches = POLICY.held_batches(job.options.prefetch) if on_cpu else POLICY.batches_on_device
-    others = on_cpu and given != "arrays"  # one batch is made in the step, or is there already
-    coming = [*program.batch_bytes * (batches - others), *constants_of(program)]
+    coming = program.batch_bytes * (batches - (made or (on_cpu and given == "tensors")))  # such ones are there
     folded = folded_constants(program, job.budget_bytes, job.options.came is not None)
-    first = len(program.nodes) if on_cpu and not given else None
-    kernels = kernels_of(program, on_cpu, folded.operations)
-    return replace(job, memory=memory_before(job.device, kernels, [*coming, *folded.sizes], first))
+    first = len(program.nodes) if made else None
+    kernels = kernels_of(program, made, folded.operations)
+    coming = [*coming, *constants_of(program), *folded.sizes]
+    return replace(job, memory=memory_before(job.device, kernels, coming, first))
 
 
 def folded_constants(program: Program, budget_bytes: int, differ: bool = False) -> Folded:

@@ -340,20 +340,23 @@ def test_where_values_wait_on_the_host_all_nodes_keep_their_places(copied):
 
 
 @pytest.mark.parametrize(
-    ("costs", "fits", "asked"),
+    ("costs", "fits", "asked", "possible"),
     [
-        ({1000: 10.0}, {1000: 20.0, 940: 15.0, 970: 12.0, 985: 11.9}, [940, 970, 985]),  # it is bytes that are missing
-        ({1000: 10.0, 940: 15.0}, {1000: 15.0, 970: 10.2}, [970]),  # no more than a little is to be saved then
-        ({1000: 10.0, 980: 15.0}, {1000: 15.0}, []),  # asked for nearly as many
-        ({1000: 10.0}, {1000: 10.4}, []),
-        ({1000: 10.0}, {}, []),
+        ({1000: 10.0}, {1000: 20.0, 940: 15.0, 970: 12.0, 985: 11.9}, [940, 970, 985], 0),  # bytes are missing
+        ({1000: 10.0, 940: 15.0}, {1000: 15.0, 970: 10.2}, [970], 0),  # no more than a little is to be saved then
+        ({1000: 10.0}, {1000: 20.0, 960: 10.2}, [960], 960),
+        ({1000: 10.0}, {1000: 20.0}, [], 990),  # nothing fits into much less
+        ({1000: 10.0, 980: 15.0}, {1000: 15.0}, [], 0),  # asked for nearly as many
+        ({1000: 10.0}, {1000: 10.4}, [], 0),
+        ({1000: 10.0}, {}, [], 0),
     ],
 )
-def test_bytes_between_what_fits_and_what_would_be_cheaper_are_asked_for(costs, fits, asked, monkeypatch):
+def test_bytes_between_what_fits_and_what_would_be_cheaper_are_asked_for(costs, fits, asked, possible, monkeypatch):
     finder, done = finder_of("unet", time_limit=10.0), list[int]()
     plain = keep_all(finder.graph)
     answer = lambda cost: SimpleNamespace(cost=cost)  # noqa: E731 - stands for a schedule
     monkeypatch.setattr(finding, "Schedule", SimpleNamespace)
+    monkeypatch.setattr(finding, "proven_minimum", lambda *_: (possible, 0))
     finder.solved.update({b: answer(cost) for b, cost in costs.items()})
     known = lambda *_, **__: answer(min([fits[1000], *(fits[b] for b in done)])) if fits else None  # noqa: E731
 

@@ -50,8 +50,8 @@ def _from(batch: Any, rest: Iterator[Any]) -> Iterator[Any]:
 
 
 def given_as(batch: Any) -> Given:
-    """As what whoever calls a step from Python holds its batch."""
-    return "tensors" if any(tf.is_tensor(t) for t in tf.nest.flatten(batch)) else "arrays"
+    """As what whoever calls a step from Python holds its batch. Tensors beside arrays count as arrays: that is more."""
+    return "tensors" if all(tf.is_tensor(t) for t in tf.nest.flatten(batch) if t is not None) else "arrays"
 
 
 class Feed:

@@ -19,11 +19,11 @@ from .ordering.least_peak import least_peak
 from .ordering.lives import lives
 from .ordering.moves import lower
 from .random_graphs import layered, usual_edges
-from .search.exchange import exchange
-from .search.keep_where_room import keep_where_room
 from .search.measured import refill, squeeze
 from .search.search import Walk
-from .search.settle import lowered, ruined, settle
+from .search.sequences.exchange import exchange
+from .search.sequences.keep_where_room import keep_where_room
+from .search.sequences.settle import lowered, ruined, settle
 from .search.simulate import anneal, repair, simulate
 from .search.variants import variants
 

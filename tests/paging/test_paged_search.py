@@ -17,7 +17,7 @@ from checkmate_tf.strategies import SolveOptions, solve
 from checkmate_tf.strategies.paging.bound import paging_bound
 from checkmate_tf.strategies.paging.windows import with_windows
 from checkmate_tf.strategies.search.arrays import Hosted, flatten
-from checkmate_tf.strategies.search.keep_where_room import keep_where_room
+from checkmate_tf.strategies.search.sequences.keep_where_room import keep_where_room
 from checkmate_tf.strategies.search.simulate import buffers, simulate
 
 

@@ -15,11 +15,11 @@ from checkmate_tf.schedule import Schedule
 from checkmate_tf.strategies.ordering.links import links
 from checkmate_tf.strategies.search import simulate as simulation
 from checkmate_tf.strategies.search.arrays import flatten, last_needs, pinned_bytes
-from checkmate_tf.strategies.search.exchange import exchange, turned
-from checkmate_tf.strategies.search.keep_where_room import keep_where_room
 from checkmate_tf.strategies.search.measured import refill
 from checkmate_tf.strategies.search.minimum_budget import proven_minimum, tightest
 from checkmate_tf.strategies.search.search import _ALPHAS, KeepSet, Walk, search
+from checkmate_tf.strategies.search.sequences.exchange import exchange, turned
+from checkmate_tf.strategies.search.sequences.keep_where_room import keep_where_room
 from checkmate_tf.strategies.search.simulate import buffers, simulate
 
 
@@ -195,7 +195,7 @@ def test_keep_sets_are_taken_as_starts():
 
 
 def test_the_same_seed_gives_the_same_start(monkeypatch):
-    monkeypatch.setitem(search.__globals__, "_SLICE", 60.0)  # seconds: a slow machine does not cut it short
+    monkeypatch.setitem(search.__globals__, "SLICE", 60.0)  # seconds: a slow machine does not cut it short
     graph = resnet(12)
     first, second = (next(iter(search(graph, int(0.5 * peak(graph)), 3))) for _ in range(2))
     assert first is not None

@@ -25,7 +25,7 @@ from checkmate_tf.strategies.random_graphs import layered, usual_edges
 from checkmate_tf.strategies.search.arrays import flatten
 from checkmate_tf.strategies.search.minimum_budget import proven_minimum, tightest
 from checkmate_tf.strategies.search.search import Walk
-from checkmate_tf.strategies.search.settle import first_price, lowered, ruined, settle
+from checkmate_tf.strategies.search.sequences.settle import first_price, lowered, ruined, settle
 
 
 def settled(graph, budget, order=None, turns=0.0, seed=0, steps=3000):
@@ -102,13 +102,13 @@ def test_lowering_ends_where_no_price_is_enough():
 
 def test_others_of_a_sequence_begin_at_lower_prices_and_are_shorter():
     graph = transformer(3)
-    walk = Walk(graph, int(0.5 * keep_all(graph).peak_bytes), seed=0)
-    while walk.drafts < 200:
-        list(walk._settled(0.05))
-        if walk.here is not None:
-            draft = walk._new_draft()
-            assert 0 < draft.price <= walk.here.price and len(draft.sequence) < len(walk.here.sequence)
-    assert walk.here.price > 1e-6 * first_price(graph, walk.problem, np.arange(len(graph)), walk.room)
+    improver = Walk(graph, int(0.5 * keep_all(graph).peak_bytes), seed=0).improver
+    while improver.drafts < 200:
+        list(improver.settled(0.05))
+        if improver.here is not None:
+            draft = improver._new_draft()
+            assert 0 < draft.price <= improver.here.price and len(draft.sequence) < len(improver.here.sequence)
+    assert improver.here.price > 1e-6 * first_price(graph, improver.problem, np.arange(len(graph)), improver.room)
 
 
 @settings(max_examples=40, deadline=None)

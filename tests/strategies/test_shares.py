@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from checkmate_tf.strategies.search.shares import Shares
+from checkmate_tf.strategies.search.sequences.shares import Shares
 
 
 def chosen(shares, count=3000):

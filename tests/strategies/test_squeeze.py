@@ -13,9 +13,9 @@ from recomputations import with_recomputations
 
 from checkmate_tf.plan import evaluate, plan_from_sequence
 from checkmate_tf.strategies.search.arrays import flatten
-from checkmate_tf.strategies.search.exchange import ejected
-from checkmate_tf.strategies.search.keep_where_room import useful
 from checkmate_tf.strategies.search.measured import in_time, squeeze
+from checkmate_tf.strategies.search.sequences.exchange import ejected
+from checkmate_tf.strategies.search.sequences.keep_where_room import useful
 
 
 def taken_by(graph):

@@ -29,7 +29,7 @@ from ..compiled import compile_search
 from ..options import SolveOptions
 from ..orders import legalise, without_dead
 from ..search.arrays import flatten
-from ..search.keep_where_room import keep_where_room
+from ..search.sequences.keep_where_room import keep_where_room
 
 __all__ = ["choose_operators"]
 

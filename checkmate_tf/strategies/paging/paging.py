@@ -32,8 +32,8 @@ from ..checkmate import checkmate
 from ..compiled import compile_if_over
 from ..options import SolveOptions
 from ..search.arrays import Hosted, flatten
-from ..search.keep_where_room import keep_where_room
 from ..search.search import search
+from ..search.sequences.keep_where_room import keep_where_room
 from .bound import paging_bound
 from .windows import with_windows
 

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from ...graph import Graph
 from ..ordering.links import links
 from .arrays import Problem, flatten
-from .exchange import ejected, turned
-from .keep_where_room import useful
+from .sequences.exchange import ejected, turned
+from .sequences.keep_where_room import useful
 
 __all__ = ["in_time", "refill", "squeeze"]
 

@@ -18,7 +18,7 @@ from ..options import Order, SolveOptions
 from ..ordering.descents import start_order
 from .arrays import pinned_bytes
 from .search import search
-from .settle import lowered
+from .sequences.settle import lowered
 
 __all__ = [
     "infeasible",

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ...graph import Graph
 from ...plan import ALLOCATE, COMPUTE, DEALLOCATE, plan_from_sequence
 from .arrays import flatten
-from .keep_where_room import keep_where_room
+from .sequences.keep_where_room import keep_where_room
 from .simulate import buffers, simulate
 
 __all__ = ["variants"]

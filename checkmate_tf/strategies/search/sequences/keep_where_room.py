@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ...numba_jit import numba_jit
-from .arrays import Problem
+from ....numba_jit import numba_jit
+from ..arrays import Problem
 
 __all__ = ["keep_where_room", "profile", "useful", "without"]
 

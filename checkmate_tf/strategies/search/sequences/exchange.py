@@ -14,11 +14,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from ...numba_jit import numba_jit
-from ..ordering.links import Links, again_in_time, move
-from .arrays import Problem
+from ....numba_jit import numba_jit
+from ...ordering.links import Links, again_in_time, move
+from ..arrays import Problem
+from ..reorder import span
 from .keep_where_room import profile, without
-from .reorder import span
 
 __all__ = ["LONGEST", "SPARE", "eject", "ejected", "exchange", "extra_cost", "turn", "turned"]
 

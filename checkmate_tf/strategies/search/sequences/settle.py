@@ -17,10 +17,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...graph import Graph
-from ...numba_jit import numba_jit
-from ..ordering.links import Links, links
-from .arrays import Problem, flatten
+from ....graph import Graph
+from ....numba_jit import numba_jit
+from ...ordering.links import Links, links
+from ..arrays import Problem, flatten
 from .exchange import LONGEST, SPARE, eject, extra_cost, turn
 from .keep_where_room import profile, without
 

@@ -1,0 +1,1 @@
+"""Sequences themselves: some computations go, others come, and the best is kept."""

@@ -94,7 +94,7 @@ def _checkpoint_all() -> StrategyFunction:
 
 
 def _least_peak() -> StrategyFunction:
-    from .ordering.least_peak import ordered
+    from .baselines.ordered import ordered
 
     return ordered
 

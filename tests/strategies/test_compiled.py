@@ -15,7 +15,7 @@ from checkmate_tf.strategies.tradeoff import tradeoff
 
 GRAPH = unet(3)
 PLAIN = keep_all(GRAPH).peak_bytes
-SEARCH = ("checkmate", "milp", "lp-rounding", "lp-rounding-random", "monet-noop")
+SEARCH = ("checkmate", "least-peak", "milp", "lp-rounding", "lp-rounding-random", "monet-noop")
 CALLS = {
     **{name: lambda name=name: solve(GRAPH, PLAIN - 1, name) for name in SEARCH},
     "copies": lambda: solve(with_host(GRAPH, 1.0, 1.0, least_bytes=1), PLAIN - 1),

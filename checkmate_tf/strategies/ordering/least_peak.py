@@ -11,25 +11,21 @@ ordinary network takes them away. "checkmate" with a free order recomputes and o
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import InfeasibleBudgetError
 from ...graph import Graph
 from ...plan import evaluate, plan_from_sequence
-from ...schedule import Schedule, keep_all
-from ...units import format_bytes
-from ..options import SolveOptions
-from ..search.minimum_budget import proven_minimum
+from ...schedule import Schedule
 from .descents import start_order
 from .downsets import least_order
 from .lives import Lives, least_possible, lives, peak
 from .moves import lower
 from .states import LARGEST
 
-__all__ = ["LeastPeak", "least_peak", "once", "ordered"]
+__all__ = ["LeastPeak", "least_peak", "once"]
 
 _SLICE = 0.2  # seconds of compiled code between two looks at the clock
 _STEP = 0.5  # of the way from the peak to the bound that a target goes down; less after each failure
@@ -49,40 +45,6 @@ class LeastPeak:
     start: NDArray[np.int64]
     peak_bytes: int
     lower_bytes: int
-
-
-def ordered(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
-    """The strategy "least-peak": every node is computed once, in an order that fits.
-
-    Parameters
-    ----------
-    graph : Graph
-    budget_bytes : int
-        Constants included.
-    options : SolveOptions
-
-    Raises
-    ------
-    InfeasibleBudgetError
-        If no order fits, or none was found. It names the least peak found. It is `proven` only where recomputation
-        does not help either.
-    """
-    begun = time.perf_counter()
-    plain = keep_all(graph)
-    if plain.peak_bytes <= budget_bytes:
-        return replace(plain, strategy="least-peak", budget_bytes=budget_bytes, solver="none needed")
-    found = least_peak(graph, options.time_limit, options.seed, enough_bytes=budget_bytes)
-    if found.peak_bytes > budget_bytes:
-        proven = budget_bytes < proven_minimum(graph, "free")[0]
-        why = "no order does with less" if found.peak_bytes == found.lower_bytes else "the least peak of an order found"
-        message = (
-            f"budget {format_bytes(budget_bytes)} is below {format_bytes(found.peak_bytes)}, {why} without "
-            'recomputation; raise the budget or use strategy="checkmate"'
-        )
-        raise InfeasibleBudgetError(
-            message, budget_bytes, found.peak_bytes, proven=proven, sequence=found.order.tolist(), bound_order="free"
-        )
-    return once(graph, found.order, budget_bytes, "least-peak", time.perf_counter() - begun)
 
 
 def once(graph: Graph, order: NDArray[np.int64], budget_bytes: int, strategy: str, seconds: float) -> Schedule:

@@ -56,6 +56,7 @@ COLUMNS = (
     *(f"{name}_overhead" for name in SYSTEMS),
     "bound",
 )
+GRAPH = ("nodes", "constant", "plain_peak")  # what tells a network's graph from that of another trace
 _MEMORY = 6 * 10**9  # bytes of a solver's process
 
 
@@ -229,6 +230,10 @@ def joined(parts: list[dict]) -> list[dict]:
                 f"the cells of {name} have other budgets or time limits: give another --output, or --again"
             )
         failed = [part for part in mine.values() if part["outcome"] == FAILED]
+        solved = [part for part in mine.values() if part not in failed]
+        if len({tuple(part[key] for key in GRAPH) for part in solved}) > 1:
+            reason = "its parts are of different graphs, since the trace has changed: delete its cells, and run it"
+            failed.append({**solved[0], "outcome": FAILED, "reason": reason})
         if failed or mine.keys() == {LEASTS, BOUND, *SYSTEMS}:
             cells.append(failed[0] if failed else {key: value for part in mine.values() for key, value in part.items()})
     return cells

@@ -111,6 +111,27 @@ def test_others_of_a_sequence_begin_at_lower_prices_and_are_shorter():
     assert improver.here.price > 1e-6 * first_price(graph, improver.problem, np.arange(len(graph)), improver.room)
 
 
+def test_plain_sequences_and_the_best_take_turns_where_nothing_is_gained(monkeypatch):
+    graph = transformer(3)
+    improver = Walk(graph, int(0.5 * keep_all(graph).peak_bytes), seed=0).improver
+    lines, end_of = [improver.line], improver._end_of
+
+    def recorded(draft):
+        end_of(draft)
+        if improver.line is not lines[-1]:
+            lines.append(improver.line)
+            bests.append(improver.best)
+            if not improver.line.fresh:
+                assert improver.line.top.cost == improver.best
+
+    bests = []
+    monkeypatch.setattr(improver, "_end_of", recorded)
+    while len(lines) < 5:
+        list(improver.settled(0.05))
+    assert [line.fresh for line in lines[:5]] == [False, True, False, True, False]
+    assert bests == sorted(bests, reverse=True)
+
+
 @settings(max_examples=40, deadline=None)
 @given(any_graphs(), st.integers(0, 99), st.floats(0.0, 1.0))
 def test_what_is_ruined_loses_recomputations_alone(graph, seed, share):

@@ -1,7 +1,9 @@
 """The best sequence that is known, and how it is made better: by what settles, and by exchanges.
 
 Values are dropped, cheap ones first, until a sequence fits (`settle`); that gives the first schedule, too. Others are
-made of what has settled: some recomputations are left out, and it settles anew. And some recomputations of the best are
+made of what has settled: some recomputations are left out, and it settles anew. Such a line of sequences may end where
+other recomputations, far from its own, would cost less. So when it has gained nothing for long, another begins with a
+plain sequence; then the best is gone on from for as long, and so on in turn. And some recomputations of the best are
 exchanged for others (`exchange`).
 """
 
@@ -35,6 +37,7 @@ _MOVES = 6000  # that another sequence that fits is given
 _RUINED, _WIDTHS = (0.1, 0.3, 0.6, 1.0), (0.02, 0.05, 0.15, 0.4, 2.0)  # recomputations left out; of what part
 _CHEAP = 0.02  # of the price that it took: where it begins anew, at most
 _WANDER = (0.0, 5e-4, 2e-3)  # of the base cost: temperatures at which a dearer sequence is gone on from
+_STALE = 4.0  # times what it had when it last gained something: then a line has gained all that it will
 _RETURN = 0.1  # of the time it goes on from the best again
 
 
@@ -69,6 +72,29 @@ class _Draft:
     since: float = np.inf
     cost: float = np.inf
     seconds: float = 0.0
+
+
+@dataclass(eq=False)
+class _Line:
+    """Sequences that are each made of one before.
+
+    Attributes
+    ----------
+    fresh : bool
+        Whether it begins with a plain sequence, though others have settled.
+    top : _Draft, optional
+        The cheapest of it; None until one has settled.
+    seconds, gained : float
+        That it has taken; and had, when it last became cheaper.
+    turn : float
+        Seconds that it has at least.
+    """
+
+    fresh: bool = False
+    top: _Draft | None = None
+    seconds: float = 0.0
+    gained: float = 0.0
+    turn: float = 0.0
 
 
 class Improver:
@@ -115,7 +141,9 @@ class Improver:
         self.kept: NDArray[np.int64] | None = None
         self.here: _Draft | None = None
         self.draft: _Draft | None = None  # what settles
+        self.line = _Line()  # that it belongs to
         self.drafts = 0
+        self.settles = 0.0  # seconds that it took until one had settled
         self.moves = 2000.0  # exchanges a second, measured as it goes
         self.pace = moves_at_once(graph) / SLICE  # moves of settling a second, measured as it goes
         turns = _TURNS if free else (0.0,)
@@ -147,7 +175,7 @@ class Improver:
         while (left := until - time.perf_counter()) > 0:
             draft = self.draft = self.draft or self._new_draft()
             count, clock = int(min(draft.left, max(self.pace * left, FEWEST))), time.perf_counter()
-            first = self.here is None
+            first = draft.since == np.inf
             found = settle(
                 self.problem, self.links, draft.turns, float(self.random.choice(_DROPS)), self.room, draft.sequence,
                 draft.price, _GROWTHS[not first], _PATIENCES[not first], count, int(self.random.integers(2**31)),
@@ -166,11 +194,12 @@ class Improver:
                 if draft.since < np.inf:
                     self.settling_turns.learn(draft.turns, max(0.0, draft.since - draft.cost), draft.seconds)
                 self.draft = None
+                self._end_of(draft)
 
     def _new_draft(self) -> _Draft:
         """A sequence to settle: a plain one until one has settled, then what that is without some recomputations."""
         self.drafts += 1
-        if self.here is None:
+        if self.here is None or self.line.top is None:
             sequence = self.orders[(self.drafts - 1) % len(self.orders)].copy()
             price = first_price(self.graph, self.problem, sequence, self.room)
             turns = self.settling_turns.shares[(self.drafts - 1) // len(self.orders) % len(self.settling_turns.shares)]
@@ -194,12 +223,32 @@ class Improver:
         here = self.here
         if (
             here is None
+            or self.line.top is None
             or draft.cost <= here.cost
             or (heat and self.random.random() < np.exp((here.cost - draft.cost) / heat))
         ):
             self.here = draft
-        elif self.kept is not None and self.random.random() < _RETURN:
-            self.here = _Draft(self.kept, here.price, 0, np.inf, cost=self.best)
+        elif self.random.random() < _RETURN:
+            self.here = self.line.top if self.line.fresh else self._best(here)
+
+    def _best(self, here: _Draft) -> _Draft:
+        """The best sequence, to go on from, at the price of another; that other where none was good enough to keep."""
+        return here if self.kept is None else _Draft(self.kept, here.price, 0, np.inf, cost=self.best)
+
+    def _end_of(self, draft: _Draft) -> None:
+        """Where a line gains nothing any more, the next begins: plain sequences and the best take turns."""
+        line = self.line
+        line.seconds += draft.seconds
+        if draft.cost < (line.top.cost if line.top else np.inf):
+            line.top, line.gained = draft, line.seconds
+            self.settles = self.settles or line.seconds
+        if self.here is None or line.seconds < max(_STALE * max(line.gained, self.settles), line.turn):
+            return
+        if line.fresh:
+            self.here = self._best(self.here)
+            self.line = _Line(top=self.here, turn=line.seconds)
+        else:
+            self.line = _Line(fresh=True)
 
     def exchanged(self, seconds: float) -> NDArray[np.int64] | None:
         """The best sequence with other recomputations, if that is better.

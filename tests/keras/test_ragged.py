@@ -174,17 +174,35 @@ def test_a_plan_that_was_outgrown_is_made_for_the_batch_that_took_more(kind, aga
     assert room == ([] if again else [10**9])
 
 
+def _fit(model, x, y):
+    model.fit(x, y, batch_size=BATCH, verbose=0)
+
+
+def _train_on_batch(model, x, y):
+    model.train_on_batch(x, y)
+
+
 @pytest.mark.long
-def test_steps_are_measured_with_as_many_values_as_came_too(monkeypatch):
-    fed, real = [], measured_plans.fed_as_by_fit
-    monkeypatch.setattr(
-        measured_plans, "fed_as_by_fit", lambda *given: fed.append((given[1], given[6])) or real(*given)
-    )
+@pytest.mark.parametrize(
+    "trained, feeding, batches",
+    [
+        (_fit, "fed_as_by_fit", lambda function, batch, *rest: [batch, *rest[-1]]),
+        (_train_on_batch, "fed_by_caller", lambda function, batches, shapes: batches),
+    ],
+)
+def test_steps_are_measured_with_as_many_values_as_came_too(monkeypatch, trained, feeding, batches):
+    fed, real = [], getattr(measured_plans, feeding)
+
+    def recorded(*given, **options):
+        fed.append(batches(*given))
+        return real(*given, **options)
+
+    monkeypatch.setattr(measured_plans, feeding, recorded)
     model = compile_quickly(make(PADDED), PADDED, batch_size=None, verify=True, budget="1GB")
     x, y = _sentences(BATCH)
-    model.train_on_batch(x, y)
+    trained(model, x, y)
     assert fed and model.checkmate.attempts
-    for planned, ((came, *others),) in fed:
+    for planned, (came, *others) in fed:
         assert len(came) == len(x.flat_values) < len(planned[0])
         assert [a.dtype for a in (came, *others)] == [a.dtype for a in planned]
 

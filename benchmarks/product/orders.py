@@ -232,7 +232,7 @@ def joined(parts: list[dict]) -> list[dict]:
         failed = [part for part in mine.values() if part["outcome"] == FAILED]
         solved = [part for part in mine.values() if part not in failed]
         if len({tuple(part[key] for key in GRAPH) for part in solved}) > 1:
-            reason = "its parts are of different graphs, since the trace has changed: delete its cells, and run it"
+            reason = f"its parts are of different graphs, since the trace has changed: --again --networks {name}"
             failed.append({**solved[0], "outcome": FAILED, "reason": reason})
         if failed or mine.keys() == {LEASTS, BOUND, *SYSTEMS}:
             cells.append(failed[0] if failed else {key: value for part in mine.values() for key, value in part.items()})

@@ -102,32 +102,32 @@ def test_lowering_ends_where_no_price_is_enough():
 
 def test_others_of_a_sequence_begin_at_lower_prices_and_are_shorter():
     graph = transformer(3)
-    improver = Walk(graph, int(0.5 * keep_all(graph).peak_bytes), seed=0).improver
-    while improver.drafts < 200:
-        list(improver.settled(0.05))
-        if improver.here is not None:
-            draft = improver._new_draft()
-            assert 0 < draft.price <= improver.here.price and len(draft.sequence) < len(improver.here.sequence)
-    assert improver.here.price > 1e-6 * first_price(graph, improver.problem, np.arange(len(graph)), improver.room)
+    refiner = Walk(graph, int(0.5 * keep_all(graph).peak_bytes), seed=0).refiner
+    while refiner.drafts < 200:
+        list(refiner.settled(0.05))
+        if refiner.line.top is not None:  # else the next is a plain one
+            draft = refiner._new_draft()
+            assert 0 < draft.price <= refiner.here.price and len(draft.sequence) < len(refiner.here.sequence)
+    assert refiner.here.price > 1e-6 * first_price(graph, refiner.problem, np.arange(len(graph)), refiner.room)
 
 
 def test_plain_sequences_and_the_best_take_turns_where_nothing_is_gained(monkeypatch):
     graph = transformer(3)
-    improver = Walk(graph, int(0.5 * keep_all(graph).peak_bytes), seed=0).improver
-    lines, end_of = [improver.line], improver._end_of
+    refiner = Walk(graph, int(0.5 * keep_all(graph).peak_bytes), seed=0).refiner
+    lines, end_of = [refiner.line], refiner._end_of
 
     def recorded(draft):
         end_of(draft)
-        if improver.line is not lines[-1]:
-            lines.append(improver.line)
-            bests.append(improver.best)
-            if not improver.line.fresh:
-                assert improver.line.top.cost == improver.best
+        if refiner.line is not lines[-1]:
+            lines.append(refiner.line)
+            bests.append(refiner.best)
+            if not refiner.line.fresh:
+                assert refiner.line.top.cost == refiner.best
 
     bests = []
-    monkeypatch.setattr(improver, "_end_of", recorded)
+    monkeypatch.setattr(refiner, "_end_of", recorded)
     while len(lines) < 5:
-        list(improver.settled(0.05))
+        list(refiner.settled(0.05))
     assert [line.fresh for line in lines[:5]] == [False, True, False, True, False]
     assert bests == sorted(bests, reverse=True)
 

@@ -11,7 +11,7 @@ good one for a training step (most moves away from it cost more), or in another 
 What weights do badly: nodes are recomputed at most once a stage, in the order of the graph. Very small budgets (below
 about a quarter of the plain peak) want recursive schedules, which weights express only indirectly. In graphs without a
 backward pass many values have to be kept for the sake of a recomputation. So most of the time is for sequences
-themselves (`sequences.improve`), from the first schedule on.
+themselves (`sequences.refine`), from the first schedule on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from ...graph import BACKWARD, Graph
 from ..ordering.links import links
 from .arrays import Hosted, Problem, copy, flatten, place
-from .sequences.improve import FEWEST, NEAR, SLICE, Improver
+from .sequences.refine import FEWEST, NEAR, SLICE, Refiner
 from .sequences.settle import ruined
 from .simulate import anneal, buffers, repair, simulate
 
@@ -138,11 +138,11 @@ class Walk:
             {"recompute_backward": True, "keep_sources": source, "host": host},
         ]
         problem = flatten(graph, **self.recipes[0])
-        self.improver = Improver(graph, problem, self.links, room, self.random, free, self.orders)
+        self.refiner = Refiner(graph, problem, self.links, room, self.random, free, self.orders)
         self.use(problem)
 
     def use(self, problem: Problem) -> None:
-        self.problem = self.improver.problem = problem
+        self.problem = self.refiner.problem = problem
         self.spare = copy(problem)
         n = len(self.graph)
         self.movable = np.flatnonzero(problem.evictable).astype(np.int64)
@@ -176,7 +176,7 @@ class Walk:
     def _play(self, state: _State) -> int:
         """Simulate; returns the length of `self.sequence`, or minus the stage reached."""
         self._in_order(state)
-        hopeless = min(_HOPELESS * self.improver.best, 1e299) if self.improver.best else 1e299
+        hopeless = min(_HOPELESS * self.refiner.best, 1e299) if self.refiner.best else 1e299
         state.extra, length, stage = simulate(
             self.problem, self.room, state.weights, state.phase, state.alpha, state.bias, hopeless,
             self.scratch, self.sequence, self.evictions,
@@ -194,7 +194,7 @@ class Walk:
     def _settled_in_turn(self) -> Iterator[NDArray[np.int64] | None]:
         """What settles in the slices that it has for one of weights, with a look at the clock after each."""
         for _ in range(self.settling):
-            yield from self.improver.settled(SLICE)
+            yield from self.refiner.settled(SLICE)
             yield None
 
     def _phased(self, state: _State) -> _State:
@@ -230,16 +230,16 @@ class Walk:
             spent = max(time.perf_counter() - clock, 1e-6)
             self._timed(count / spent)
             done += count
-            yield self.improver.offer(self.found[:length]) if length > 0 and best < NEAR * self.improver.best else None
-            yield self.improver.exchanged(min(spent, SLICE))
-            yield from self.improver.settled(min(spent, SLICE))
+            yield self.refiner.offer(self.found[:length]) if length > 0 and best < NEAR * self.refiner.best else None
+            yield self.refiner.exchanged(min(spent, SLICE))
+            yield from self.refiner.settled(min(spent, SLICE))
         state.weights, state.order, state.extra = best_weights, best_order, best
 
     # -- the course of a search ------------------------------------------------------------------------------------
     def run(self, keep_sets: Callable[[], list[KeepSet]]) -> Iterator[NDArray[np.int64] | None]:
         pool: list[_State] = []
         attempt, reached_any = 0, False  # whether any recipe leaves something to recompute
-        while not pool and self.improver.kept is None:
+        while not pool and self.refiner.kept is None:
             if attempt:
                 self.use(flatten(self.graph, **self.recipes[attempt % len(self.recipes)]))
             if self.movable.size:
@@ -260,17 +260,17 @@ class Walk:
             )
             if fresh:
                 fresh.sort(key=lambda s: s.extra)
-                log.debug("keep-sets start at %g, best %g", fresh[0].extra, self.improver.best)
+                log.debug("keep-sets start at %g, best %g", fresh[0].extra, self.refiner.best)
                 for state in fresh[:2]:
                     yield from self._anneal(state, 500, *self._heat(state, 0.05))
                 pool += fresh[:2]
             pool.sort(key=lambda s: s.extra)
             del pool[4:]
             if not pool or (
-                pool[0].extra > NEAR * self.improver.best and self.random.random() < _RATHER
+                pool[0].extra > NEAR * self.refiner.best and self.random.random() < _RATHER
             ):  # weights serve badly
-                yield from self.improver.settled(SLICE)
-                yield self.improver.exchanged(SLICE)
+                yield from self.refiner.settled(SLICE)
+                yield self.refiner.exchanged(SLICE)
                 continue
             chosen = pool[0] if self.random.random() < 0.7 else pool[int(self.random.integers(len(pool)))]
             state = self._phased(chosen)
@@ -279,12 +279,12 @@ class Walk:
                 other.alpha = max(0.0, state.alpha + self.random.choice([-0.5, 0.5]))
                 if self._play(other) > 0:
                     state = other
-            heat, share, before = float(self.random.choice(_HEATS)), 0.0, self.improver.best
+            heat, share, before = float(self.random.choice(_HEATS)), 0.0, self.refiner.best
             if self.free and rounds >= due:
                 share = _REORDER
             yield from self._anneal(state, 2000 * (1 + rounds), *self._heat(state, heat), share)
             if share:
-                wait = _OFTEN if self.improver.best < before else min(2 * wait, _SELDOM)
+                wait = _OFTEN if self.refiner.best < before else min(2 * wait, _SELDOM)
                 due = rounds + wait
             pool.append(state)
             rounds += 1
@@ -306,10 +306,10 @@ class Walk:
                 pool.append(state)
             elif -length > reached:
                 furthest, reached = state, -length
-            yield self.improver.offer(self.sequence[:length]) if length > 0 else None
-            owed = spent if self.improver.here is not None else owed + self.settling * spent
-            while owed >= SLICE or (self.improver.here is not None and owed > 0):
-                yield from self.improver.settled(min(owed, SLICE))
+            yield self.refiner.offer(self.sequence[:length]) if length > 0 else None
+            owed = spent if self.refiner.here is not None else owed + self.settling * spent
+            while owed >= SLICE or (self.refiner.here is not None and owed > 0):
+                yield from self.refiner.settled(min(owed, SLICE))
                 owed -= SLICE
                 yield None
         pool.sort(key=lambda s: s.extra)
@@ -321,7 +321,7 @@ class Walk:
         for number in range((1 + rounds) * (_LAST if recipe == len(self.recipes) - 1 else 1)):
             if number:
                 yield from self._settled_in_turn()
-            if self.improver.kept is not None:
+            if self.refiner.kept is not None:
                 return pool
             count = int(max(self.rate * SLICE, FEWEST))
             clock = time.perf_counter()
@@ -329,7 +329,7 @@ class Walk:
             state.order = self.problem.order.copy()
             if length > 0:
                 state.extra = extra
-                yield self.improver.offer(self.sequence[:length])
+                yield self.refiner.offer(self.sequence[:length])
                 return [state]
             self._timed(count / max(time.perf_counter() - clock, 1e-6))
             yield None
@@ -347,10 +347,10 @@ class Walk:
         """Call each compiled function once, for what it is compiled for then."""
         state = next(self._starts([], self.orders[0]))
         self._play(state)
-        state.extra = self.improver.best = 1.0
+        state.extra = self.refiner.best = 1.0
         next(self._anneal(state, 1, 1.0, 0.1))
         self._repaired(state, 0, 1)
-        self.improver.kept = np.arange(len(self.graph))
-        self.improver.exchanged(1e-4)
-        list(self.improver.settled(1e-4))
-        ruined(self.problem, self.improver.kept, 0.5, 0, 1, 0)
+        self.refiner.kept = np.arange(len(self.graph))
+        self.refiner.exchanged(1e-4)
+        list(self.refiner.settled(1e-4))
+        ruined(self.problem, self.refiner.kept, 0.5, 0, 1, 0)

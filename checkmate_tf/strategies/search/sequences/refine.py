@@ -24,7 +24,7 @@ from .keep_where_room import keep_where_room, profile
 from .settle import HIGHEST, first_price, moves_at_once, ruined, settle
 from .shares import Shares
 
-__all__ = ["FEWEST", "NEAR", "SLICE", "Improver"]
+__all__ = ["FEWEST", "NEAR", "SLICE", "Refiner"]
 
 SLICE = 0.2  # seconds of compiled code between two looks at the clock
 FEWEST = 5  # moves or simulations in a slice, however long they take
@@ -97,7 +97,7 @@ class _Line:
     turn: float = 0.0
 
 
-class Improver:
+class Refiner:
     """Keeps the best sequence, and makes better ones of it.
 
     Parameters

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..device.in_child import limit_gpu, say, serve, take_memory_in_one_piece, tell
+from ..machine import cores
 from .turns import ALONE, AWAY, BESIDE, Turns
 
 __all__ = ["RUNS", "answer"]
@@ -54,7 +55,7 @@ def devices() -> dict[str, Any]:
         "devices": found,
         "tensorflow": tf.__version__,
         "keras": keras.__version__,
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": cores(),
     }
 
 

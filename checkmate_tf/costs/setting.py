@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow.python.framework.config import is_op_determinism_enabled
 
 from ..errors import CostError, show_value
+from ..machine import cores
 
 __all__ = ["device_name", "setting"]
 
@@ -51,7 +52,7 @@ def setting(device: str) -> str:
         If there is no such device.
     """
     name = device_name(device)
-    threads = f"{_threads()}of{_cores()}"
+    threads = f"{_threads()}of{cores()}"
     found = f"{_model_of(name)} tf{tf.__version__} threads {threads} onednn {_onednn()}"
     if name.startswith("GPU"):  # other kernels
         found += f" deterministic {is_op_determinism_enabled()}"
@@ -74,13 +75,6 @@ def _threads() -> int:
     asked = tf.config.threading.get_intra_op_parallelism_threads()
     given = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
     return asked or (int(given) if given.isdecimal() else 0)
-
-
-def _cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:
-        return os.cpu_count() or 1
 
 
 def _model_of(name: str) -> str:

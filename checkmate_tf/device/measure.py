@@ -22,8 +22,8 @@ import numpy as np
 import tensorflow as tf
 
 from ..allocator.steps import of_a_kind
+from ..machine import host_bytes
 from ..report import Peak
-from .host import host_bytes
 
 __all__ = [
     "CPU_LIMIT",

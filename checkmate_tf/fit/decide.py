@@ -105,7 +105,11 @@ def _first_placed(state: State) -> Action:
         return _least(state, error, strict)  # the model may be wrong: measuring decides
     needed = state.policy.needed_bytes(error.minimum_bytes)
     if error.proven:
-        text = f"{error}; as the device's allocator places values, the least known to do is {format_bytes(needed)}"
+        text = (
+            f"{error}; as the device's allocator places values, the least that is known takes "
+            f"{format_bytes(error.minimum_bytes)}, and a budget of {format_bytes(needed)} leaves room for steps that "
+            "take more"
+        )
         return Refuse(InfeasibleBudgetError(text, limits.budget_bytes, needed, proven=True))
     too_small, raised = "is too small", f"the budget to {format_bytes(needed)}"
     if limits.limited:

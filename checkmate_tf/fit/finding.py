@@ -29,7 +29,7 @@ from ..strategies.ordering.links import Links, links
 from ..strategies.ordering.ready import when_ready
 from ..strategies.programs.any_order import any_order_bound
 from ..strategies.search.measured import in_time, refill, squeeze
-from ..strategies.search.minimum_budget import proven_minimum
+from ..strategies.search.minimum_budget import infeasible, proven_minimum
 from ..strategies.search.variants import variants
 from ..trace.assigned import assigned_later
 from ..trace.ungated import ungated
@@ -135,18 +135,17 @@ class Finder:
             self._solve_between(memory, target)
             self._refill(memory, target)
         known = self._cheapest(memory, target, strict)
-        proven = proven_minimum(self.graph, self.job.options.order)[0] > self.job.budget_bytes
+        order, budget = self.job.options.order, self.job.budget_bytes
+        proven = proven_minimum(self.graph, order)[0] > budget
         if known is None and strict and not proven and self._squeeze(memory, target):
             known = self._cheapest(memory, target, strict)
         if known is not None:
             return self._found(memory, known, strict)
-        reason = f"no schedule was found whose values fit into {target} bytes as the device's allocator places them"
-        if proven:
-            try:
-                solve_once(self.graph, self.job.budget_bytes, self._options(), self.ledger)
-            except InfeasibleBudgetError as error:
-                reason = str(error)
         least = self._least()
+        if proven:
+            reason = str(infeasible(self.graph, budget, self._schedule(least).peak_bytes, order=order))
+        else:
+            reason = f"no schedule was found whose values fit into {target} bytes as the device's allocator places them"
         raise InfeasibleBudgetError(reason, target, least.placed.taken_bytes, proven, least.sequence.tolist())
 
     def _solve_for(self, memory: Memory, target: int) -> None:

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from .. import errors
-from ..device.host import host_bytes
 from ..device.in_child import FAILED, OUT_OF_MEMORY
 from ..device.process import MARGIN, Outcome, Tell, run_child
 from ..errors import BudgetError, CheckmateError, InfeasibleBudgetError, ModelError
+from ..machine import host_bytes
 from ..strategies.max_batch import MaxBatch, Probe, Verified
 from ..units import format_bytes
 from .trial import Trial

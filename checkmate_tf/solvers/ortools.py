@@ -5,12 +5,12 @@ OR-Tools carries its own HiGHS: do not load `highspy` in the same process (both 
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
+from ..machine import cores
 from .program import Milp, Report, Solution, safe_bound
 
 __all__ = ["METHODS", "glop", "pdlp", "solve"]
@@ -88,4 +88,4 @@ def pdlp(
 ) -> Solution:
     """PDLP: first-order, on every core. It takes no start, and reports nothing on its way."""
     del start, report
-    return solve(milp, "pdlp", time_limit, gap, os.cpu_count() or 1)
+    return solve(milp, "pdlp", time_limit, gap, cores())

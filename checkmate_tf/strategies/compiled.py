@@ -20,12 +20,12 @@ from .ordering.lives import lives
 from .ordering.moves import lower
 from .random_graphs import layered, usual_edges
 from .search.measured import refill, squeeze
-from .search.search import Walk
 from .search.sequences.exchange import exchange
 from .search.sequences.keep_where_room import keep_where_room
 from .search.sequences.settle import lowered, ruined, settle
 from .search.simulate import anneal, repair, simulate
 from .search.variants import variants
+from .search.walk import Walk
 
 __all__ = ["compile_all", "compile_if_over", "compile_moves", "compile_orders", "compile_search"]
 

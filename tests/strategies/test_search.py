@@ -1,5 +1,7 @@
 """The eviction search: its schedules are valid, fit, and on tiny graphs are nearly always the best."""
 
+import threading
+
 import numpy as np
 import pytest
 from bruteforce import least_cost
@@ -17,10 +19,11 @@ from checkmate_tf.strategies.search import simulate as simulation
 from checkmate_tf.strategies.search.arrays import flatten, last_needs, pinned_bytes
 from checkmate_tf.strategies.search.measured import refill
 from checkmate_tf.strategies.search.minimum_budget import proven_minimum, tightest
-from checkmate_tf.strategies.search.search import _ALPHAS, KeepSet, Walk, search
+from checkmate_tf.strategies.search.search import search
 from checkmate_tf.strategies.search.sequences.exchange import exchange, turned
 from checkmate_tf.strategies.search.sequences.keep_where_room import keep_where_room
 from checkmate_tf.strategies.search.simulate import buffers, simulate
+from checkmate_tf.strategies.search.walk import _ALPHAS, KeepSet, Walk
 
 
 def run(graph: Graph, budget: int, looks: int = 12, seed: int = 0) -> np.ndarray | None:
@@ -195,11 +198,75 @@ def test_keep_sets_are_taken_as_starts():
 
 
 def test_the_same_seed_gives_the_same_start(monkeypatch):
-    monkeypatch.setitem(search.__globals__, "SLICE", 60.0)  # seconds: a slow machine does not cut it short
+    monkeypatch.setattr(
+        "checkmate_tf.strategies.search.walk.SLICE", 60.0
+    )  # seconds: a slow machine does not cut it short
     graph = resnet(12)
-    first, second = (next(iter(search(graph, int(0.5 * peak(graph)), 3))) for _ in range(2))
+    first, second = (next(iter(search(graph, int(0.5 * peak(graph)), 3, walks=1))) for _ in range(2))
     assert first is not None
     assert np.array_equal(first, second)
+
+
+def our_threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("checkmate_tf walk")]
+
+
+@pytest.mark.parametrize("graph", [resnet(12), unet(3)], ids=["ResNet", "U-Net"])
+@pytest.mark.parametrize("free", [False, True])
+def test_several_walks_are_one_search(graph, free):
+    budget = int(0.6 * peak(graph))
+    walks = search(graph, budget, free=free, walks=4)
+    costs = []
+    for _ in range(30):
+        sequence = next(walks)
+        if sequence is not None:
+            found = evaluate(graph, plan_from_sequence(graph, sequence))
+            assert found.peak_bytes <= budget
+            costs.append(found.cost)
+    assert costs == sorted(costs, reverse=True)
+    assert len(costs) == len(set(costs)) > 0
+    assert our_threads()
+    walks.close()
+    assert not our_threads()
+
+
+def test_each_walk_takes_its_own_course(monkeypatch):
+    """They share what does not change, and nothing else."""
+    graph = resnet(6)
+    own = Walk(graph, int(0.5 * peak(graph)) - graph.constant_bytes, 0, free=True)
+    other = own.another(1, 1)
+    assert other.problem.inputs is own.problem.inputs
+    mine = [*own.scratch, own.sequence, own.found, own.evictions, own.problem.order, own.spare.order, own.problem.uses]
+    theirs = [*other.scratch, other.sequence, other.found, other.evictions, other.problem.order, other.spare.order]
+    assert not any(np.shares_memory(a, b) for a in mine for b in [*theirs, other.problem.uses])
+    assert other.refiner is not own.refiner
+    monkeypatch.setattr("checkmate_tf.strategies.search.walk.SLICE", 0.01)
+    for _ in zip(range(20), own.run(list), strict=False):
+        pass
+    assert other.refiner.best == np.inf
+    assert np.array_equal(other.problem.order, np.arange(len(graph)))
+
+
+def test_what_goes_wrong_in_a_thread_is_told(monkeypatch):
+    run = Walk.run
+
+    def broken(self, keep_sets):
+        if threading.current_thread() is not threading.main_thread():
+            raise ZeroDivisionError("in a thread")
+        return run(self, keep_sets)
+
+    monkeypatch.setattr(Walk, "run", broken)
+    graph = resnet(6)
+    with pytest.raises(ZeroDivisionError, match="in a thread"):
+        for _ in zip(range(1000), search(graph, int(0.5 * peak(graph)), walks=3), strict=False):
+            pass
+    assert not our_threads()
+
+
+def test_one_walk_needs_no_thread():
+    walks = search(resnet(6), int(0.5 * peak(resnet(6))), walks=1)
+    next(walks)
+    assert not our_threads()
 
 
 def test_it_comes_back_when_no_other_exponent_fits(monkeypatch):

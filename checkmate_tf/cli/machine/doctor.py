@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from ...machine import cores
 from ...units import format_bytes
 from ...version import __version__
 from ..console import prepare_tensorflow, print_json, stderr, stdout
@@ -56,7 +57,7 @@ def findings(allocator_was_set: str, tell: Callable[[str], None] = lambda text: 
     found: dict[str, Any] = {
         "checkmate_tf": __version__,
         "python": f"{platform.python_version()} ({sys.executable})",
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": cores(),
         "tensorflow": _attempt(_tensorflow),
         "keras": _version("keras"),
         "devices": _attempt(_devices) or [],

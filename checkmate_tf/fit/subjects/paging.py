@@ -16,8 +16,8 @@ from dataclasses import replace
 
 from ...costs import cost_unit
 from ...costs.copies import copy_rates
-from ...device.host import host_bytes
 from ...emit.paging import Pages, pageable
+from ...machine import host_bytes
 from ...paging import with_host
 from ...report import paged_of
 from ...schedule import Schedule

@@ -34,7 +34,6 @@ it starts to search; and with a free order it rarely gets past a hundred nodes.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -44,6 +43,7 @@ import numpy as np
 
 from ...errors import StrategyError
 from ...graph import Graph
+from ...machine import cores
 from ...plan import evaluate, plan_from_sequence
 from ...schedule import Schedule, keep_all
 from ..options import Order, SolveOptions
@@ -113,7 +113,7 @@ def improve(
     of their peak, it gains below 0.04 points in the time of the search. A neighbourhood of 6 to 28 stages at a time
     gains no more.
     """
-    workers = options.moccasin.workers or max(2, (os.cpu_count() or 1) - 2)
+    workers = options.moccasin.workers or max(2, cores() - 2)
     copies = np.maximum(_copies(graph, options), np.bincount(np.array(sequence, dtype=np.int64), minlength=len(graph)))
     return IntervalsProcess(
         graph, budget_bytes, copies.tolist(), free=False, time_limit=time_limit, gap=options.gap, workers=workers,

@@ -114,6 +114,8 @@ class Refiner:
         Whether first computations may come in any order.
     orders : list of (n,) int arrays
         Those that first sequences are settled in.
+    drafts : int
+        Which of them is the first.
 
     Attributes
     ----------
@@ -134,6 +136,7 @@ class Refiner:
         random: np.random.Generator,
         free: bool,
         orders: list[NDArray[np.int64]],
+        drafts: int = 0,
     ) -> None:
         self.graph, self.problem, self.links, self.room = graph, problem, links, room
         self.random, self.orders = random, orders
@@ -142,7 +145,7 @@ class Refiner:
         self.here: _Draft | None = None
         self.draft: _Draft | None = None  # what settles
         self.line = _Line()  # that it belongs to
-        self.drafts = 0
+        self.drafts = drafts
         self.settles = 0.0  # seconds that it took until one had settled
         self.moves = 2000.0  # exchanges a second, measured as it goes
         self.pace = moves_at_once(graph) / SLICE  # moves of settling a second, measured as it goes

@@ -1,10 +1,10 @@
-"""The memory of a process in a container: files as the system has them."""
+"""What a process in a container may use: files as the system has them."""
 
 import os
 
 import pytest
 
-from checkmate_tf.device.host import host_bytes
+from checkmate_tf.machine import cores, host_bytes
 
 MACHINE, NONE = 64 * 2**30, 9223372036854771712  # what version 1 says where there is no limit
 
@@ -12,6 +12,7 @@ MACHINE, NONE = 64 * 2**30, 9223372036854771712  # what version 1 says where the
 @pytest.fixture(autouse=True)
 def _a_large_machine(monkeypatch):
     monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": MACHINE // 4096}.__getitem__)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
 
 
 def written(root, files):
@@ -62,3 +63,41 @@ def test_the_least_limit_counts(tmp_path, files, expected):
 
 def test_this_machine_says_something():
     assert 2**20 < host_bytes() <= MACHINE
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, 8),
+        ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "max 100000"}, 8),
+        ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "200000 100000"}, 2),
+        ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "150000 100000"}, 2),
+        ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "1000 100000"}, 1),
+        ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "6400000 100000"}, 8),
+        (
+            {
+                "proc/self/cgroup": "0::/a/b",
+                "sys/fs/cgroup/a/b/cpu.max": "300000 100000",
+                "sys/fs/cgroup/a/cpu.max": "100000 50000",
+            },
+            2,
+        ),
+        (
+            {
+                "proc/self/cgroup": "4:cpu,cpuacct:/docker/0f\n5:cpuset:/b",
+                "sys/fs/cgroup/cpu/docker/0f/cpu.cfs_quota_us": 400000,
+                "sys/fs/cgroup/cpu/docker/0f/cpu.cfs_period_us": 100000,
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": -1,
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": 100000,
+            },
+            4,
+        ),
+    ],
+)
+def test_a_container_leaves_so_many_cores(tmp_path, files, expected):
+    assert cores(written(tmp_path, files)) == expected
+
+
+def test_a_process_may_be_bound_to_cores(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3}, raising=False)
+    assert cores() == 1

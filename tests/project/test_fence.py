@@ -38,7 +38,8 @@ MAY_IMPORT = {
     "interchange": "files",
     "report": "errors units graph statements paging evaluator files draw plan schedule allocator",
     "solvers": "errors units machine",
-    "strategies": "errors units graph statements paging evaluator files draw plan schedule operators solvers numba_jit machine",
+    "strategies": "errors units graph statements paging evaluator files draw plan schedule operators solvers machine "
+    "numba_jit",
     "trace": "errors graph allocator",
     "costs": "errors files trace machine",
     "layers": "errors units graph operators costs",

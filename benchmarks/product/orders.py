@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.lib.cells import FAILED, read_cells, run_cells
 from benchmarks.lib.options import common_options, serve_child
 from benchmarks.lib.tables import markdown, write_rows, write_table
+from benchmarks.lib.traced_graphs import networks, traced_graphs
 
 NETWORKS = (
     "vgg16", "mobilenet", "transformer", "lstm", "unet", "resnet50", "inception", "densenet121", "efficientnet",
@@ -83,15 +84,6 @@ def main() -> None:
     ]
     run_cells(__file__, options.output, requests, lambda _: 7200.0, options.again)
     write(options.output)
-
-
-def networks() -> dict[str, Any]:
-    """All by name."""
-    from benchmarks.lib.branching_networks import BRANCHING
-    from benchmarks.lib.unseen_networks import UNSEEN
-    from checkmate_tf.check.networks import NETWORKS as known
-
-    return {**known, **UNSEEN, **BRANCHING}
 
 
 def answer(request: dict) -> dict:
@@ -168,27 +160,13 @@ def overheads(system: str, tried: list[Any], budgets: list[int], seconds: float)
 
 
 def graphs(name: str) -> list[Any]:
-    """With late updates, if they help, and as traced."""
+    """With late updates, if they help, and as traced; a random layered one as it is."""
     if name in LAYERED:
         from checkmate_tf.strategies.random_graphs import layered, usual_edges
 
         nodes = int(name.removeprefix("layered"))
         return [layered(nodes, usual_edges(nodes), seed=1)]
-    from checkmate_tf.costs.roofline import Rates, roofline_us
-    from checkmate_tf.device.measure import find_device
-    from checkmate_tf.fit.job import Ledger
-    from checkmate_tf.fit.options import PlanOptions
-    from checkmate_tf.fit.subjects.tracing import Tracing
-    from checkmate_tf.keras.batches.spec import data_spec
-    from checkmate_tf.keras.built.building import build_training
-
-    network = networks()[name]
-    model = network.model()
-    spec, batch = data_spec(model, None, None, network.data(1))
-    build_training(model, spec, model.train_step)
-    options = PlanOptions(costs=lambda op: roofline_us(op, Rates()), verify=False)
-    tracing = Tracing(batch, options, model.name, find_device(), Ledger())
-    return [one.graph for one in tracing.orders(*tracing.trace(model.train_step, spec, None))]
+    return traced_graphs(name)
 
 
 def write(output: Path) -> None:

@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.lib.cells import FAILED, at_once, read_cells, run_cells
 from benchmarks.lib.options import common_options, serve_child
 from benchmarks.lib.tables import markdown, write_rows, write_table
+from benchmarks.lib.traced_graphs import networks, traced_graphs
 
 SHARES = {"unet": 0.4, "wired1": 0.3, "experts": 0.2, "resnet50": 0.2, "transformer": 0.3, "vae": 0.4}
 SEEDS = range(8)
@@ -45,12 +46,11 @@ def main() -> None:
 
 def answer(request: dict) -> dict:
     """Overheads of each seed after so many seconds, None where nothing was found by then."""
-    from benchmarks.product.orders import graphs
     from checkmate_tf.schedule import keep_all
     from checkmate_tf.strategies.compiled import compile_search
     from checkmate_tf.strategies.ordering.least_peak import least_peak
 
-    every = graphs(request["network"])
+    every = traced_graphs(request["network"])
     best, traced = every[0], every[-1]
     constant, plain = traced.constant_bytes, keep_all(traced).peak_bytes
     budget = int(constant + request["share"] * (plain - constant))
@@ -80,8 +80,6 @@ def walked(graph: Any, budget: int, orders: list[Any], seed: int) -> list[float 
 
 def write(output: Path) -> None:
     """CSV and table of what is in the folder."""
-    from benchmarks.product.orders import networks
-
     titles = {name: network.title for name, network in networks().items()}
     cells = sorted(read_cells(output), key=lambda c: list(SHARES).index(c["network"]))
     rows: list[dict[str, Any]] = []

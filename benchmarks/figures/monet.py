@@ -78,7 +78,7 @@ def solve_all(options: Any) -> None:
         shared |= {"peak_bytes_plain": base["peak_bytes"], "limit": limit, "run": "solve"}
         requests = [_solve(shared, system, share) for share in shares for system in options.systems]
         run_cells(__file__, options.output, requests, _seconds, options.again, jobs=at_once(2))
-        if options.full and not options.shares:
+        if options.full:
             for system in options.systems:
                 halve(options, shared, system)
 

@@ -36,7 +36,7 @@ from ..trace.ungated import ungated
 from .job import Job, Ledger
 from .options import PlanOptions
 from .policy import POLICY
-from .solving import SEARCHED, solve_least, solve_once
+from .solving import SEARCHED, least_schedule, solve_least, solve_once
 from .state import Found, Outcome
 
 __all__ = ["Finder", "bare"]
@@ -129,14 +129,17 @@ class Finder:
 
     # -- with a model of the allocator -----------------------------------------------------------------------------
     def _find(self, memory: Memory, target: int, strict: bool) -> Found:
-        if strict or not self.solved:
+        order, budget = self.job.options.order, self.job.budget_bytes
+        possible = proven_minimum(self.graph, order)[0]
+        proven = possible > budget
+        if proven and self.job.options.strategy == SEARCHED:
+            self._solve_least(memory, possible)
+        elif strict or not self.solved:
             self._solve_for(memory, target)
             self._pack(memory, target)
             self._solve_between(memory, target)
             self._refill(memory, target)
         known = self._cheapest(memory, target, strict)
-        order, budget = self.job.options.order, self.job.budget_bytes
-        proven = proven_minimum(self.graph, order)[0] > budget
         if known is None and strict and not proven and self._squeeze(memory, target):
             known = self._cheapest(memory, target, strict)
         if known is not None:
@@ -147,6 +150,13 @@ class Finder:
         else:
             reason = f"no schedule was found whose values fit into {target} bytes as the device's allocator places them"
         raise InfeasibleBudgetError(reason, target, least.placed.taken_bytes, proven, least.sequence.tolist())
+
+    def _solve_least(self, memory: Memory, possible: int) -> None:
+        """Look for the least that does, where nothing fits the budget: that is what its refusal names."""
+        self._add(memory, keep_all(self.graph))
+        if possible not in self.solved:
+            self.solved[possible] = least = least_schedule(self.graph, self.job.options, self.ledger)
+            self._add_with_variants(memory, least)
 
     def _solve_for(self, memory: Memory, target: int) -> None:
         """Ask the solver until the cheapest schedule that fits, in strict order, is one of about as many bytes."""

@@ -87,6 +87,8 @@ class FitPolicy:
         Of the seconds left for solving: what one target may take. Measurements will ask for others.
     least_seconds : float
         At least, to make the schedule of least known peak cheaper.
+    named_seconds : float
+        To look for the schedule of least peak, where a budget is proven to be too small and its refusal names another.
     ahead : int
         Batches that are made ahead of the step where `fit` reads arrays (`keras.batches.feeding`).
     batches : int
@@ -154,6 +156,7 @@ class FitPolicy:
     out_of_memory: float = 0.1
     solve_share: float = 0.5
     least_seconds: float = 8.0
+    named_seconds: float = 8.0
     ahead: int = 0
     batches: int = 8
     batches_on_device: int = 2

@@ -17,12 +17,13 @@ from ..graph import Graph
 from ..schedule import Schedule
 from ..strategies import SolveOptions, solve
 from ..strategies.compiled import compile_search
+from ..strategies.search.minimum_budget import proven_minimum, tightest
 from .cache import lookup, store
 from .job import Ledger
 from .options import PlanOptions
 from .policy import POLICY
 
-__all__ = ["SEARCHED", "noted_interrupts", "solve_least", "solve_once"]
+__all__ = ["SEARCHED", "least_schedule", "noted_interrupts", "solve_least", "solve_once"]
 
 SEARCHED = "checkmate"
 """The strategy whose schedules and orders may be varied: of another one, the user wants its own."""
@@ -87,6 +88,18 @@ def solve_least(graph: Graph, error: InfeasibleBudgetError, options: PlanOptions
         return min(known, solve_once(graph, error.minimum_bytes, cheaper, ledger), key=lambda schedule: schedule.cost)
     except InfeasibleBudgetError:  # found sooner or later, and now later
         return known
+
+
+def least_schedule(graph: Graph, options: PlanOptions, ledger: Ledger) -> Schedule:
+    """The schedule of least peak that is found in a while, which a refusal can name.
+
+    Parameters are those of `solve_once`. The time limit of the options is not kept.
+    """
+    compile_search()
+    with ledger.timed("solve"):
+        low = proven_minimum(graph, options.order)[0]
+        peak, sequence = tightest(graph, low, POLICY.named_seconds, options.seed, options.order)
+    return Schedule(graph, sequence, strategy=options.strategy, budget_bytes=peak)
 
 
 @contextmanager

@@ -15,10 +15,11 @@ from pages import paged_graph
 from checkmate_tf.allocator.memory import Placed
 from checkmate_tf.device.measure import Device
 from checkmate_tf.errors import InfeasibleBudgetError
-from checkmate_tf.fit import finding
+from checkmate_tf.fit import finding, solving
 from checkmate_tf.fit.finding import Finder
 from checkmate_tf.fit.job import Job, Ledger, Subject
 from checkmate_tf.fit.options import PlanOptions
+from checkmate_tf.fit.policy import POLICY
 from checkmate_tf.fit.state import Found
 from checkmate_tf.graph import Graph
 from checkmate_tf.plan import evaluate, plan_from_sequence
@@ -33,11 +34,12 @@ MEMORIES = {name: memory_of(graph, LIMIT) for name, graph in GRAPHS.items()}
 PLAIN = {name: MEMORIES[name].placed(keep_all(graph).sequence).peak_bytes for name, graph in GRAPHS.items()}
 
 
-def finder_of(name, *, memory=True, **options):
+def finder_of(name, *, memory=True, budget=None, **options):
     given = {"cache": False, "time_limit": 6.0, "gap": 0.05} | options
     device = Device("CPU:0", LIMIT, measurable=True)
     made = MEMORIES[name] if memory else None
-    return Finder(Job(Subject(None, GRAPHS[name]), PLAIN[name], device, PlanOptions(**given), memory=made), Ledger())
+    job = Job(Subject(None, GRAPHS[name]), budget or PLAIN[name], device, PlanOptions(**given), memory=made)
+    return Finder(job, Ledger())
 
 
 @pytest.fixture
@@ -129,6 +131,20 @@ def test_in_loose_order_the_first_that_fits_is_found_or_with_no_time_one_that_fi
         assert known is fitting[2]
     else:
         assert known is None or fits[known.sequence.tobytes()]
+
+
+def test_what_is_proven_to_be_too_small_is_not_solved_for(monkeypatch):
+    """Only the least is looked for, once, for the error to name."""
+    possible = proven_minimum(GRAPHS["unet"], "free")[0]
+    finder = finder_of("unet", budget=possible - 1)
+    monkeypatch.setattr(solving, "POLICY", replace(POLICY, named_seconds=1.0))
+    monkeypatch.setattr(finding, "solve_once", None)
+    errors = [finder.find(possible - 1, strict) for strict in (True, False)]
+    assert all(error.proven and error.__traceback__ is None for error in errors)
+    assert "the least that any schedule of this model needs" in str(errors[0])
+    placed = MEMORIES["unet"].placed(errors[0].sequence).taken_bytes
+    assert errors[0].minimum_bytes == errors[1].minimum_bytes == placed >= possible
+    assert list(finder.solved) == [possible]
 
 
 @pytest.mark.long(only=("transformer",))

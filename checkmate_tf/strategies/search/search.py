@@ -1,12 +1,13 @@
-"""The search for cheap sequences: several walks at once, the caller's own and one for each other core.
+"""The search for cheap sequences: several walks at once, the caller's own and one for each core beyond two.
 
-The others are threads: compiled code lets them run side by side. They take what cores the caller, and the process that
-looks for a bound, leave idle. Each takes a course of its own, by its seed, and nothing is told from one to another: in
+The others are threads: compiled code lets them run side by side. They take what the caller, and the process that looks
+for a bound, leave idle. Each takes a course of its own, by its seed, and nothing is told from one to another: in
 trials nothing was gained by that.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import sys
@@ -114,8 +115,7 @@ class _Threads:
 
     def _go(self, walk: Walk) -> None:
         try:
-            if sys.platform == "linux":  # elsewhere threads have no priority of their own
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
+            _give_way()
             for found in walk.run(list):
                 if self._ended.is_set():
                     return
@@ -123,3 +123,10 @@ class _Threads:
                     self._found.put((found, walk.refiner.best))
         except Exception as error:  # noqa: BLE001 (the caller would not know of it)
             self._found.put(error)
+
+
+def _give_way() -> None:
+    """Lower the priority of this thread, where the system lets a thread have one of its own."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # forbidden in some containers
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + _NICE)

@@ -12,11 +12,12 @@ import keras
 import tensorflow as tf
 
 from ..costs import CostSpec
-from ..errors import CheckmateError, ModelError
+from ..errors import BatchSizeError, CheckmateError, ModelError
 from ..files.schedules import read_schedule
 from ..fit.options import Planning, options_of, takes_planning
 from ..fit.pipeline import step_graph
 from ..graph import Graph
+from .batches.apart import are_apart, told_sizes
 from .batches.limit import batch_errors
 from .batches.spec import data_spec, sample_of
 from .built.building import build_training
@@ -148,11 +149,17 @@ def compile(  # noqa: A001 - the name that the package offers
         controller = AtFirstBatch(model, options, plain_step, progress)
     else:
         spec, batch = data_spec(model, batch_size, input_spec, data)
-        with progress_bars(progress) as tell:
-            options = replace(options, progress=tell, sample=sample_of(data, batch))
-            told = isinstance(data, tf.data.Dataset)
-            controller = Controller(model, options, batch, plain_step, distribution, told)
-            controller.plan(spec)
+        told = isinstance(data, tf.data.Dataset)
+        if are_apart(spec):
+            if distribution is not None:
+                raise BatchSizeError(_disagree(spec, batch))
+            controller = AtFirstBatch(model, options, plain_step, progress, told)
+            controller.foresee(spec, batch, data.element_spec if told else None, None if told else data)
+        else:
+            with progress_bars(progress) as tell:
+                options = replace(options, progress=tell, sample=sample_of(data, batch, spec))
+                controller = Controller(model, options, batch, plain_step, distribution, told)
+                controller.plan(spec)
     restore(model)
     controller.attach()
     return model
@@ -235,8 +242,13 @@ def gradient_function(
             model.loss = before
     else:
         spec, batch_size = data_spec(model, batch_size, input_spec, data, by_fit=False)
+    if are_apart(spec):
+        apart = AtFirstBatch(model, options, as_called(model, gradients), progress)
+        apart.aside = Aside(model)
+        apart.foresee(spec, batch_size, None, None if isinstance(data, tf.data.Dataset) else data)
+        return _gradient_steps(apart, gradients)
     with progress_bars(progress) as tell:
-        options = replace(options, progress=tell, sample=sample_of(data, batch_size))
+        options = replace(options, progress=tell, sample=sample_of(data, batch_size, spec))
         controller = Controller(model, options, batch_size, as_called(model, gradients))
         controller.aside = Aside(model)  # what lies aside for the steps of `fit` stays there
         controller.plan(spec)
@@ -269,10 +281,20 @@ def op_graph(
     distribution = distribution_of(model)
     spec, batch = data_spec(model, batch_size, input_spec, data)
     if distribution is not None:
+        if are_apart(spec):
+            raise BatchSizeError(_disagree(spec, batch))
         batch = distribution.share(batch)
     with left_unbuilt(model):
         build_training(model, spec, _plain_step(model))
         return step_graph(_plain_step(model), spec, batch, costs, model.name, distribution)
+
+
+def _disagree(spec: Any, batch: int) -> str:
+    """What is said where replicas share each batch, and first axes differ."""
+    return (
+        f"inputs disagree on the batch size: {sorted({batch, *told_sizes(spec)})}. Under tf.distribute each is shared "
+        "by the replicas, so all need the same: build the model outside of the strategy's scope, or give equal sizes"
+    )
 
 
 def _gradient_steps(

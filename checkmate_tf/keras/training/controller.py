@@ -22,7 +22,8 @@ from ...report import Report
 from ...units import format_bytes
 from ..batches.feeding import Feed, given_as, held_by_caller, is_pipeline
 from ..batches.limit import batch_errors, limit_batch
-from ..batches.spec import spec_of_tensors
+from ..batches.sizes import Sizes, sizes_of
+from ..batches.spec import specs_of_tensors
 from ..frameworks import graphs_are_made, put
 from ..jit import resolve_jit
 from .by_python import StepsByPython
@@ -97,6 +98,10 @@ class Controller(Plans):
         """Call a train function that Keras made."""
         return function(*args, **kwargs)
 
+    def sizes(self, data: Any) -> Sizes:
+        """What tells steps on such batches apart, beside their number of samples."""
+        return sizes_of(data)
+
     def step(self, data: Any) -> Any:
         """One training step, as the model's own `train_step`."""
         data = self.packed(data)
@@ -123,7 +128,7 @@ class Controller(Plans):
 
     def _emit(self, given: list[Any]) -> Any:
         """The planned step on the data of each replica."""
-        spec = spec_of_tensors(given[0])
+        spec = self.opened(specs_of_tensors(given[0]))
         planned, specs = self.plan(spec), tf.nest.flatten(spec)
         if self.attached:
             self.traced[self.key[1:]] = self.key[0]

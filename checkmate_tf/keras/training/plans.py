@@ -142,13 +142,23 @@ class Plans:
         self.serves(key)
         return self.plans[key]
 
+    def opened(self, given: Any) -> Any:
+        """The specs that plans are made for, of the specs of a batch: the batch dimension is open.
+
+        Raises
+        ------
+        CheckmateError
+            As `open_batch`.
+        """
+        return open_batch(given)
+
     def serves(self, key: Any) -> None:
         """The plan that trains next."""
         self.key = key
 
     def note(self, spec: Any) -> bool:
         """Note that the plan for such batches trains, if there is one. Returns whether the plan changes by that."""
-        key = self._key(open_batch(spec))
+        key = self._key(self.opened(spec))
         changed = key in self.plans and key != self.key
         if changed:
             self.serves(key)
@@ -185,7 +195,7 @@ class Plans:
         if shapes is None and have_ragged(spec):
             raise ModelError(NOT_KNOWN)
         if shapes is None and traced is not None:
-            shapes = shapes_of(spec)
+            shapes = shapes_of(spec, spec)
         traced = spec if traced is None else traced
         with self._building(spec):
             build_training(self.model, traced, self.plain_step)

@@ -18,8 +18,9 @@ from ..fit.options import Planning, options_of, takes_planning
 from ..fit.pipeline import step_graph
 from ..graph import Graph
 from .batches.apart import are_apart, told_sizes
+from .batches.declared import casts_of
 from .batches.limit import batch_errors
-from .batches.spec import data_spec, sample_of
+from .batches.spec import data_spec, sample_of, targets_guessed
 from .built.building import build_training
 from .built.unbuilt import Aside, left_unbuilt
 from .distribution import distribution_of
@@ -55,6 +56,7 @@ def compile(  # noqa: A001 - the name that the package offers
         limit. The plain step is the model's own, which computes nothing twice.
     batch_size : int, optional
         The largest batch, of all replicas together. Smaller ones work. Not needed if `input_spec` or `data` tells it.
+        Where inputs have several sizes along their first axis, it is the one that most of them have.
         If none of the three is given, the plan is made at the first batch that comes, and for its size. A larger batch
         that comes later is planned for then; inside of a running graph it is an error. Under `tf.distribute` one of the
         three is needed.
@@ -158,8 +160,11 @@ def compile(  # noqa: A001 - the name that the package offers
         else:
             with progress_bars(progress) as tell:
                 options = replace(options, progress=tell, sample=sample_of(data, batch, spec))
-                controller = Controller(model, options, batch, plain_step, distribution, told)
-                controller.plan(spec)
+                guessed = input_spec is None and data is None
+                casts = casts_of(model, spec, plain_step) if guessed and distribution is None else None
+                controller = Controller(model, options, batch, plain_step, distribution, told, casts)
+                with targets_guessed(model, getattr(model, "loss", None), guessed):
+                    controller.plan(spec)
     restore(model)
     controller.attach()
     return model
@@ -251,7 +256,8 @@ def gradient_function(
         options = replace(options, progress=tell, sample=sample_of(data, batch_size, spec))
         controller = Controller(model, options, batch_size, as_called(model, gradients))
         controller.aside = Aside(model)  # what lies aside for the steps of `fit` stays there
-        controller.plan(spec)
+        with targets_guessed(model, loss, input_spec is None and data is None):
+            controller.plan(spec)
     return _gradient_steps(controller, gradients)
 
 
@@ -286,7 +292,8 @@ def op_graph(
         batch = distribution.share(batch)
     with left_unbuilt(model):
         build_training(model, spec, _plain_step(model))
-        return step_graph(_plain_step(model), spec, batch, costs, model.name, distribution)
+        with targets_guessed(model, getattr(model, "loss", None), input_spec is None and data is None):
+            return step_graph(_plain_step(model), spec, batch, costs, model.name, distribution)
 
 
 def _disagree(spec: Any, batch: int) -> str:

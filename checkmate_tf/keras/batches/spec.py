@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from ...errors import BatchSizeError, DynamicShapeError, ModelError
+from ...errors import BatchSizeError, DynamicShapeError, ModelError, TraceError
 from ...units import is_whole
-from ..frameworks import structs_of
+from ..frameworks import is_from_keras, structs_of
 from .apart import first_sizes, open_but, samples_of, told_sizes, with_apart
 from .pipelines import sized_spec
 from .ragged import NOT_KNOWN, have_ragged, is_ragged, opened_ragged
@@ -23,6 +25,7 @@ __all__ = [
     "open_batch",
     "packed",
     "sample_of",
+    "targets_guessed",
     "specs_of_tensors",
     "with_tuples",
 ]
@@ -247,6 +250,48 @@ def _spec_of_model(model: keras.Model) -> Any:
     return (x,) if all(t is None for t in tf.nest.flatten(y)) else (x, y)
 
 
+@contextlib.contextmanager
+def targets_guessed(model: keras.Model, loss: Any, guessed: bool) -> Iterator[None]:
+    """Says that targets were guessed, if the step cannot be traced, and why that may be.
+
+    Parameters
+    ----------
+    model : keras.Model
+    loss : nest of losses
+        What it is trained with.
+    guessed : bool
+        Whether the data is known from the model alone.
+
+    Raises
+    ------
+    TraceError
+        As what runs within.
+    """
+    try:
+        yield
+    except TraceError as error:
+        uncertain = [one for one in keras.tree.flatten(loss) if not _tells_targets(one)]
+        if not guessed or not uncertain:
+            raise
+        names = ", ".join(dict.fromkeys(map(_name_of, uncertain)))
+        raise TraceError(
+            f"{error}. From batch_size= alone, targets for a loss that is not known ({names}) were guessed: they look "
+            f"like the output of {model.name!r}. If they do not, give data= (a batch, or a tf.data.Dataset) or "
+            "input_spec=, or leave batch_size= out, and the plan is made for the first batch"
+        ) from error
+
+
+def _tells_targets(loss: Any) -> bool:
+    """Whether a loss is known to take targets such as `_target` guesses them."""
+    return is_from_keras(loss) and "ctc" not in _name_of(loss).lower()
+
+
+def _name_of(loss: Any) -> str:
+    if isinstance(loss, str):
+        return loss
+    return str(getattr(loss, "name", None) or getattr(loss, "__name__", None) or type(loss).__name__)
+
+
 def _losses(model: keras.Model, outputs: Any) -> Any:
     """The loss of each output, in the outputs' structure."""
     given = model.loss
@@ -266,7 +311,6 @@ def _losses(model: keras.Model, outputs: Any) -> Any:
 def _target(output: Any, loss: Any) -> Any:
     if loss is None:
         return None
-    name = loss if isinstance(loss, str) else getattr(loss, "name", None) or getattr(loss, "__name__", "")
-    if "sparse" in str(name).lower():
+    if "sparse" in _name_of(loss).lower():
         return tf.TensorSpec(output.shape[:-1], tf.int64)
     return tf.TensorSpec(output.shape, keras.config.floatx())

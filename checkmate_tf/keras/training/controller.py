@@ -20,6 +20,7 @@ from ...fit.planned import expected_peak_bytes
 from ...fit.policy import POLICY
 from ...report import Report
 from ...units import format_bytes
+from ..batches.declared import Casts
 from ..batches.feeding import Feed, given_as, held_by_caller, is_pipeline
 from ..batches.limit import batch_errors, limit_batch
 from ..batches.sizes import Sizes, sizes_of
@@ -61,10 +62,11 @@ class Controller(Plans):
         plain_step: Callable[[Any], Any],
         distribution: Distribution | None = None,
         told: bool = True,
+        casts: Casts | None = None,
     ):
         self.told = told or options.prefetch is not None or distribution is not None
         options = options if self.told else replace(options, prefetch=POLICY.ahead)
-        super().__init__(model, options, batch_size, plain_step, distribution)
+        super().__init__(model, options, batch_size, plain_step, distribution, casts)
         self.replicas = 1 if distribution is None else distribution.replicas
         before = controller_of(model)
         if before is not None and before.compiled == self.compiled:

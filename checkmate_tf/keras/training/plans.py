@@ -21,6 +21,7 @@ from ...fit.pipeline import plan_step
 from ...fit.planned import Known, PlannedStep
 from ...report import Report
 from ...units import Budget
+from ..batches.declared import Casts
 from ..batches.ragged import NOT_KNOWN, have_ragged, shapes_of
 from ..batches.spec import open_batch, packed, with_tuples
 from ..built.building import build_training
@@ -81,6 +82,8 @@ class Plans:
         The data that each of `plans` has losses, metrics and slots built for.
     peaks : Peaks
         Of the device that trains.
+    casts : Casts or None
+        What batches are cast to, if types were guessed that the plan is for, until the model is compiled again.
     """
 
     def __init__(
@@ -90,9 +93,10 @@ class Plans:
         batch_size: int,
         plain_step: Callable[[Any], Any],
         distribution: Distribution | None = None,
+        casts: Casts | None = None,
     ):
         self.model, self.options, self.plain_step = model, options, plain_step
-        self.distribution = distribution
+        self.distribution, self.casts = distribution, casts
         self.batch_size = batch_size if distribution is None else distribution.share(batch_size)
         self.compiled = _Same(compiled_with(model))
         self.compiled_since = False
@@ -168,7 +172,9 @@ class Plans:
         """A batch in the structure that plans are made for: one for all that the step takes for the same."""
         if not is_own_step(self.plain_step):
             return data
-        return packed(with_tuples(data) if is_functional(self.model) else data)
+        data = packed(with_tuples(data) if is_functional(self.model) else data)
+        known = self.casts is not None and not self.compiled_since and self.is_current()
+        return self.casts.apply(data) if self.casts is not None and known else data
 
     def is_current(self) -> bool:
         """Whether the model is compiled as it was when these plans were made."""

@@ -12,13 +12,15 @@ import keras
 import tensorflow as tf
 
 from ..costs import CostSpec
-from ..errors import CheckmateError, ModelError
+from ..errors import BatchSizeError, CheckmateError, ModelError
 from ..files.schedules import read_schedule
 from ..fit.options import Planning, options_of, takes_planning
 from ..fit.pipeline import step_graph
 from ..graph import Graph
+from .batches.apart import are_apart, told_sizes
+from .batches.declared import casts_of
 from .batches.limit import batch_errors
-from .batches.spec import data_spec, sample_of
+from .batches.spec import data_spec, sample_of, targets_guessed
 from .built.building import build_training
 from .built.unbuilt import Aside, left_unbuilt
 from .distribution import distribution_of
@@ -54,6 +56,7 @@ def compile(  # noqa: A001 - the name that the package offers
         limit. The plain step is the model's own, which computes nothing twice.
     batch_size : int, optional
         The largest batch, of all replicas together. Smaller ones work. Not needed if `input_spec` or `data` tells it.
+        Where inputs have several sizes along their first axis, it is the one that most of them have.
         If none of the three is given, the plan is made at the first batch that comes, and for its size. A larger batch
         that comes later is planned for then; inside of a running graph it is an error. Under `tf.distribute` one of the
         three is needed.
@@ -148,11 +151,20 @@ def compile(  # noqa: A001 - the name that the package offers
         controller = AtFirstBatch(model, options, plain_step, progress)
     else:
         spec, batch = data_spec(model, batch_size, input_spec, data)
-        with progress_bars(progress) as tell:
-            options = replace(options, progress=tell, sample=sample_of(data, batch))
-            told = isinstance(data, tf.data.Dataset)
-            controller = Controller(model, options, batch, plain_step, distribution, told)
-            controller.plan(spec)
+        told = isinstance(data, tf.data.Dataset)
+        if are_apart(spec):
+            if distribution is not None:
+                raise BatchSizeError(_disagree(spec, batch))
+            controller = AtFirstBatch(model, options, plain_step, progress, told)
+            controller.foresee(spec, batch, data.element_spec if told else None, None if told else data)
+        else:
+            with progress_bars(progress) as tell:
+                options = replace(options, progress=tell, sample=sample_of(data, batch, spec))
+                guessed = input_spec is None and data is None
+                casts = casts_of(model, spec, plain_step) if guessed and distribution is None else None
+                controller = Controller(model, options, batch, plain_step, distribution, told, casts)
+                with targets_guessed(model, getattr(model, "loss", None), guessed):
+                    controller.plan(spec)
     restore(model)
     controller.attach()
     return model
@@ -235,11 +247,17 @@ def gradient_function(
             model.loss = before
     else:
         spec, batch_size = data_spec(model, batch_size, input_spec, data, by_fit=False)
+    if are_apart(spec):
+        apart = AtFirstBatch(model, options, as_called(model, gradients), progress)
+        apart.aside = Aside(model)
+        apart.foresee(spec, batch_size, None, None if isinstance(data, tf.data.Dataset) else data)
+        return _gradient_steps(apart, gradients)
     with progress_bars(progress) as tell:
-        options = replace(options, progress=tell, sample=sample_of(data, batch_size))
+        options = replace(options, progress=tell, sample=sample_of(data, batch_size, spec))
         controller = Controller(model, options, batch_size, as_called(model, gradients))
         controller.aside = Aside(model)  # what lies aside for the steps of `fit` stays there
-        controller.plan(spec)
+        with targets_guessed(model, loss, input_spec is None and data is None):
+            controller.plan(spec)
     return _gradient_steps(controller, gradients)
 
 
@@ -269,10 +287,21 @@ def op_graph(
     distribution = distribution_of(model)
     spec, batch = data_spec(model, batch_size, input_spec, data)
     if distribution is not None:
+        if are_apart(spec):
+            raise BatchSizeError(_disagree(spec, batch))
         batch = distribution.share(batch)
     with left_unbuilt(model):
         build_training(model, spec, _plain_step(model))
-        return step_graph(_plain_step(model), spec, batch, costs, model.name, distribution)
+        with targets_guessed(model, getattr(model, "loss", None), input_spec is None and data is None):
+            return step_graph(_plain_step(model), spec, batch, costs, model.name, distribution)
+
+
+def _disagree(spec: Any, batch: int) -> str:
+    """What is said where replicas share each batch, and first axes differ."""
+    return (
+        f"inputs disagree on the batch size: {sorted({batch, *told_sizes(spec)})}. Under tf.distribute each is shared "
+        "by the replicas, so all need the same: build the model outside of the strategy's scope, or give equal sizes"
+    )
 
 
 def _gradient_steps(

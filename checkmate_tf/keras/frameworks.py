@@ -24,6 +24,7 @@ __all__ = [
     "graphs_are_made",
     "in_thread",
     "is_compiled",
+    "is_from_keras",
     "is_functional",
     "is_own_step",
     "one_step_at_a_time",
@@ -67,6 +68,17 @@ def is_functional(model: Any) -> bool:
 def is_own_step(step: Callable[[Any], Any]) -> bool:
     """Whether it is the step that Keras 3 gives its models, and not one that a class or a user wrote."""
     return getattr(step, "__func__", None) is keras.Model.train_step
+
+
+def is_from_keras(given: Any) -> bool:
+    """Whether a loss or a metric, given by its name, as a function or as an object, is Keras's own, or None."""
+    if given is None:
+        return True
+    if isinstance(given, str):
+        return given not in keras.saving.get_custom_objects()
+    inner = getattr(given, "fn", None) or getattr(given, "_fn", None)  # of a wrapper
+    owner = given if isinstance(getattr(given, "__name__", None), str) else type(given)
+    return str(owner.__module__).startswith(("keras.src.", "tf_keras.src.")) and (inner is None or is_from_keras(inner))
 
 
 def in_thread(function: Callable[..., Any], *given: Any) -> Any:

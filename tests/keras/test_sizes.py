@@ -18,6 +18,7 @@ from checkmate_tf.keras.batches.sizes import (
     Functions,
     as_given,
     have_open_sizes,
+    is_wider,
     open_where_they_differ,
     opened_batch,
     sizes_of,
@@ -286,11 +287,16 @@ def test_where_sizes_differ_they_are_open():
     found = {"x": tf.TensorSpec([None, None, 4]), "y": tf.TensorSpec([None, None], tf.int64), "z": None}
     assert open_where_they_differ(spec, others) == found
     assert open_where_they_differ(spec, []) == spec
-    assert opened_batch((tf.TensorSpec([8, None]), tf.TensorSpec([]), None)) == (
-        tf.TensorSpec([None, None]),
-        tf.TensorSpec([]),
-        None,
-    )
+    given = tf.TensorSpec([8, None]), tf.TensorSpec([]), None, tf.TensorSpec([9, 2]), tf.TensorSpec([None, 2])
+    opened = tf.TensorSpec([None, 3]), tf.TensorSpec([]), None, tf.TensorSpec([9, 2]), tf.TensorSpec([4, 2])
+    assert opened_batch(given, opened) == (tf.TensorSpec([None, None]), *given[1:])
+
+
+def test_what_is_open_where_the_plan_is_for_one_size_is_wider():
+    opened = tf.TensorSpec([None, 3]), tf.TensorSpec([9, 2]), None
+    for spec, wider in ((opened, False), ((opened[0], tf.TensorSpec([None, 2]), None), True)):
+        assert is_wider(spec, opened) == wider
+    assert is_wider((tf.TensorSpec([None, None]), *opened[1:]), opened)
 
 
 def test_functions_are_made_once_for_each_size():

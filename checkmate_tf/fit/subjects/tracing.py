@@ -157,7 +157,9 @@ def _of_size(spec: Any, batch_size: int) -> Any:
     """Specs whose batch dimension is open, with it known."""
 
     def known(t: Any) -> Any:
-        return tf.TensorSpec([batch_size, *t.shape[1:]], t.dtype) if t is not None and t.shape.rank else t
+        if t is None or not t.shape.rank or t.shape[0] is not None:  # a first axis that is not the batch
+            return t
+        return tf.TensorSpec([batch_size, *t.shape[1:]], t.dtype)
 
     return tf.nest.map_structure(known, spec)
 

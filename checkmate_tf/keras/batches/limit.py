@@ -30,9 +30,11 @@ def limit_batch(
         if is_ragged(t):
             checks.append(tf.debugging.assert_less_equal(rows_of(t), np.int64(batch_size), message=message))
             continue
-        if s.shape.rank and t.shape[0] is not None and t.shape[0] > batch_size:
+        if not s.shape.rank or s.shape[0] is not None:  # a first axis that is not the batch
+            continue
+        if t.shape[0] is not None and t.shape[0] > batch_size:
             raise BatchSizeError(_message(batch_size, replicas, t.shape[0]))
-        if s.shape.rank and t.shape[0] is None:
+        if t.shape[0] is None:
             checks.append(tf.debugging.assert_less_equal(tf.shape(t)[0], batch_size, message=message))
     if not checks:
         return flat, []

@@ -59,18 +59,20 @@ def rows_of(t: Any) -> tf.Tensor:
     return tf.cast(t.nrows() if isinstance(t, tf.RaggedTensor) else t.dense_shape[0], tf.int64)
 
 
-def shapes_of(data: Any) -> list[Shape]:
+def shapes_of(data: Any, opened: Any = None) -> list[Shape]:
     """The shapes of all tensors of a nest; those of a ragged or sparse one are of its parts.
 
-    The first dimension of others is the batch, and left open. None of the nest has no shape.
+    The first dimension of others is the batch, and left open, unless it is known in `opened`, the specs of the same
+    with an open batch. None of the nest has no shape.
     """
     shapes: list[Shape] = []
-    for t in tf.nest.flatten(data):
+    given = tf.nest.flatten(data)
+    for t, spec in zip(given, [None] * len(given) if opened is None else tf.nest.flatten(opened), strict=True):
         if is_ragged(t):
             shapes += [tuple(part.shape) for part in tf.nest.flatten(t, expand_composites=True)]
         elif t is not None:
             whole = tf.TensorShape(t.shape)
-            shapes.append((None, *whole[1:]) if whole.rank else ())
+            shapes.append((None if spec is None else spec.shape[0], *whole[1:]) if whole.rank else ())
     return shapes
 
 

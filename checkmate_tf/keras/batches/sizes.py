@@ -21,6 +21,7 @@ __all__ = [
     "Sizes",
     "as_given",
     "have_open_sizes",
+    "is_wider",
     "open_where_they_differ",
     "opened_batch",
     "sizes_of",
@@ -28,7 +29,7 @@ __all__ = [
 ]
 
 Sizes = tuple[tuple[int | None, ...] | None, ...]
-"""Of each input that is given, all dimensions but the batch; None for what is no tensor."""
+"""Of each input that is given, all dimensions but the first; None for what is no tensor."""
 
 
 def sizes_of(data: Any) -> Sizes:
@@ -62,15 +63,26 @@ def as_given(spec: Any, batch: Any) -> Any:
     return tf.nest.map_structure(sized, spec, batch)
 
 
-def opened_batch(spec: Any) -> Any:
-    """The same specs with the batch dimension open, too."""
+def is_wider(spec: Any, opened: Any) -> bool:
+    """Whether batches of these specs may differ in more than their number of samples, which is open in `opened`."""
+    pairs = zip(tf.nest.flatten(spec), tf.nest.flatten(opened), strict=True)
+    return have_open_sizes(spec) or any(
+        isinstance(t, tf.TensorSpec) and t.shape.rank and t.shape[0] is None and other.shape[0] is not None
+        for t, other in pairs
+    )
 
-    def opened(t: Any) -> Any:
+
+def opened_batch(spec: Any, opened: Any) -> Any:
+    """The same specs with the batch dimension, which is open in `opened`, open, too."""
+
+    def one(t: Any, other: Any) -> Any:
         if is_ragged(t):
             return opened_ragged(t)
-        return tf.TensorSpec([None, *t.shape[1:]], t.dtype) if isinstance(t, tf.TensorSpec) and t.shape.rank else t
+        if not isinstance(t, tf.TensorSpec) or not t.shape.rank or other.shape[0] is not None:
+            return t
+        return tf.TensorSpec([None, *t.shape[1:]], t.dtype)
 
-    return tf.nest.map_structure(opened, spec)
+    return tf.nest.map_structure(one, spec, opened)
 
 
 def open_where_they_differ(spec: Any, others: Sequence[Sequence[Any]]) -> Any:

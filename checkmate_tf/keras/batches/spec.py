@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from ...errors import BatchSizeError, DynamicShapeError, ModelError
+from ...errors import BatchSizeError, DynamicShapeError, ModelError, TraceError
 from ...units import is_whole
-from ..frameworks import structs_of
+from ..frameworks import is_from_keras, structs_of
+from .apart import first_sizes, open_but, samples_of, told_sizes, with_apart
 from .pipelines import sized_spec
 from .ragged import NOT_KNOWN, have_ragged, is_ragged, opened_ragged
 
 __all__ = [
     "batch_bytes",
-    "batch_of",
     "data_spec",
     "open_batch",
     "packed",
     "sample_of",
-    "spec_of_tensors",
+    "targets_guessed",
+    "specs_of_tensors",
     "with_tuples",
 ]
 
@@ -34,6 +37,8 @@ def data_spec(
     model: keras.Model, batch_size: int | None, input_spec: Any, data: Any, by_fit: bool = True
 ) -> tuple[Any, int]:
     """Structure, types and shapes of a batch with the batch dimension open, and the batch size to plan for.
+
+    Where inputs have several sizes along their first axis, it is known of those that are not the batch (`apart.py`).
 
     Parameters
     ----------
@@ -53,51 +58,66 @@ def data_spec(
     Raises
     ------
     BatchSizeError
-        If none of the three tells the batch size, or they disagree.
+        If none of the three tells the batch size, or what they tell does not fit together.
     ModelError
         If the model does not tell what its data looks like.
     """
     if batch_size is not None and not is_whole(batch_size, 1):
         raise BatchSizeError(f"batch_size={batch_size!r} is not a positive whole number")
     if input_spec is not None:
-        spec, found = input_spec, batch_of(_checked(input_spec))
+        spec = told = _checked(input_spec)
     elif data is not None:
-        spec, found = _spec_of_data(data)
+        spec = told = _spec_of_data(data)
     elif batch_size is not None:
-        spec, found = _spec_of_model(model), None
+        spec = told = open_batch(_spec_of_model(model))
     else:
         raise BatchSizeError(f"no batch size: memory cannot be planned without one; {_ASK}")
     if have_ragged(spec):
         raise ModelError(NOT_KNOWN)
-    if batch_size is None and found is None and isinstance(data, tf.data.Dataset):
+    if batch_size is None and None in first_sizes(spec) and isinstance(data, tf.data.Dataset):
         open_batch(spec)  # or one would be asked for a size that does not help
-        found = batch_of(sized_spec(data))
-        if found is None:
+        told = sized_spec(data)
+        if samples_of(told) is None:
             raise BatchSizeError(
                 "the given data set does not tell the size of its batches, and is not read to find it, or training "
                 "would go on in another order, or without a batch; give batch_size=, the largest batch"
             )
-    if batch_size is None and found is None:
-        raise BatchSizeError(f"the batch dimension of the given data is open, so the batch size is unknown; {_ASK}")
-    if batch_size is not None and found is not None and found > batch_size:
-        raise BatchSizeError(
-            f"the given data has batches of {found}, batch_size is {batch_size}: they must agree; leave batch_size "
-            "out, or give a larger one"
-        )
+    opened, batch = _with_open_batch(told, batch_size)
+    opened = with_apart(open_batch(spec), opened)
     if by_fit and input_spec is None and not isinstance(data, tf.data.Dataset):  # whose structure stays
-        spec = packed(with_tuples(spec))
-    return open_batch(spec), int(batch_size or found or 0)
+        opened = packed(with_tuples(opened))
+    return opened, batch
 
 
-def spec_of_tensors(data: Any) -> Any:
-    """Specs of a batch of tensors. Their batch dimension is open; None stays None.
+def _with_open_batch(told: Any, batch_size: int | None) -> tuple[Any, int]:
+    """The specs with the batch open, and its size: the given one, or else the one that they tell."""
+    sizes, open_ones = told_sizes(told), None in first_sizes(told)
+    if batch_size is None and not sizes:
+        raise BatchSizeError(f"the batch dimension of the given data is open, so the batch size is unknown; {_ASK}")
+    if batch_size is None and len(sizes) > 1 and open_ones:
+        raise BatchSizeError(
+            f"inputs disagree on the batch size: {sizes}, and some leave it open, so it is unknown: give batch_size="
+        )
+    whole = open_batch(told)
+    batch = int(batch_size or samples_of(told) or 0)
+    if len(sizes) < 2 and not (open_ones and sizes and sizes[0] > batch):
+        if sizes and sizes[0] > batch:
+            raise BatchSizeError(
+                f"the given data has batches of {sizes[0]}, batch_size is {batch}: they must agree; leave batch_size "
+                "out, or give a larger one"
+            )
+        return whole, batch
+    if batch not in sizes and not open_ones:
+        raise BatchSizeError(
+            f"inputs disagree on the batch size: {sizes}, and batch_size={batch} is none of them: leave batch_size "
+            "out, or give the size that is the batch"
+        )
+    return open_but(told, batch), batch
 
-    Raises
-    ------
-    DynamicShapeError
-        If another dimension than the batch is open.
-    """
-    return open_batch(tf.nest.map_structure(_spec_of, data))
+
+def specs_of_tensors(data: Any) -> Any:
+    """Specs of a batch of tensors. Ragged and sparse ones stay, and so does None."""
+    return tf.nest.map_structure(_spec_of, data)
 
 
 def open_batch(spec: Any) -> Any:
@@ -148,31 +168,24 @@ def batch_bytes(spec: Any, batch_size: int) -> int:
     return sum(math.prod(batch_size if d is None else d for d in t.shape) * t.dtype.size for t in given)
 
 
-def sample_of(data: Any, batch_size: int) -> list[Any] | None:
+def sample_of(data: Any, batch_size: int, opened: Any) -> list[Any] | None:
     """A batch of the arrays given to `compile`, flattened, with rows repeated as needed; None if there are none.
 
-    A dataset is not read: one that shuffles would go on in another order.
+    A dataset is not read: one that shuffles would go on in another order. `opened` are the specs of the same, with the
+    batch open.
     """
     if data is None or isinstance(data, tf.data.Dataset):
         return None
     sample: list[Any] = []
-    for one in tf.nest.flatten(data):
+    given, specs = ([t for t in tf.nest.flatten(nest) if t is not None] for nest in (data, opened))
+    for one, spec in zip(given, specs, strict=True):
         if is_ragged(one):
             sample += [part.numpy() for part in tf.nest.flatten(one, expand_composites=True)]
-        elif one is not None:
-            array = np.asarray(one)
-            sample.append(array[np.arange(batch_size) % len(array)] if array.ndim and len(array) else array)
+            continue
+        array = np.asarray(one)
+        is_batch = array.ndim and len(array) and spec.shape[0] is None
+        sample.append(array[np.arange(batch_size) % len(array)] if is_batch else array)
     return sample
-
-
-def batch_of(spec: Any) -> int | None:
-    """The batch size in a nest of specs, None if open."""
-    told = [t for t in tf.nest.flatten(spec) if isinstance(t, tf.TensorSpec) or is_ragged(t)]
-    sizes = {t.shape[0] for t in told if t.shape.rank}
-    sizes.discard(None)
-    if len(sizes) > 1:
-        raise BatchSizeError(f"inputs disagree on the batch size: {sorted(sizes)}")
-    return sizes.pop() if sizes else None
 
 
 def _spec_of(t: Any) -> Any:
@@ -181,9 +194,9 @@ def _spec_of(t: Any) -> Any:
     return tf.TensorSpec(t.shape, t.dtype) if isinstance(t, tf.Tensor) else t
 
 
-def _spec_of_data(data: Any) -> tuple[Any, int | None]:
+def _spec_of_data(data: Any) -> Any:
     if isinstance(data, tf.data.Dataset):
-        return data.element_spec, batch_of(data.element_spec)
+        return data.element_spec
     if isinstance(data, tf.distribute.DistributedDataset):
         raise ModelError("data is spread over devices already: give the tf.data.Dataset that it was made of")
     arrays = tuple(data) if isinstance(data, (tuple, list)) else (data,)
@@ -208,7 +221,7 @@ def _spec_of_data(data: Any) -> tuple[Any, int | None]:
             f"{', '.join(type(part).__name__ for part in tf.nest.flatten(arrays))}: give one batch of arrays, or a "
             "tf.data.Dataset"
         )
-    return specs, batch_of(specs)
+    return specs
 
 
 def _checked(input_spec: Any) -> Any:
@@ -237,6 +250,48 @@ def _spec_of_model(model: keras.Model) -> Any:
     return (x,) if all(t is None for t in tf.nest.flatten(y)) else (x, y)
 
 
+@contextlib.contextmanager
+def targets_guessed(model: keras.Model, loss: Any, guessed: bool) -> Iterator[None]:
+    """Says that targets were guessed, if the step cannot be traced, and why that may be.
+
+    Parameters
+    ----------
+    model : keras.Model
+    loss : nest of losses
+        What it is trained with.
+    guessed : bool
+        Whether the data is known from the model alone.
+
+    Raises
+    ------
+    TraceError
+        As what runs within.
+    """
+    try:
+        yield
+    except TraceError as error:
+        uncertain = [one for one in keras.tree.flatten(loss) if not _tells_targets(one)]
+        if not guessed or not uncertain:
+            raise
+        names = ", ".join(dict.fromkeys(map(_name_of, uncertain)))
+        raise TraceError(
+            f"{error}. From batch_size= alone, targets for a loss that is not known ({names}) were guessed: they look "
+            f"like the output of {model.name!r}. If they do not, give data= (a batch, or a tf.data.Dataset) or "
+            "input_spec=, or leave batch_size= out, and the plan is made for the first batch"
+        ) from error
+
+
+def _tells_targets(loss: Any) -> bool:
+    """Whether a loss is known to take targets such as `_target` guesses them."""
+    return is_from_keras(loss) and "ctc" not in _name_of(loss).lower()
+
+
+def _name_of(loss: Any) -> str:
+    if isinstance(loss, str):
+        return loss
+    return str(getattr(loss, "name", None) or getattr(loss, "__name__", None) or type(loss).__name__)
+
+
 def _losses(model: keras.Model, outputs: Any) -> Any:
     """The loss of each output, in the outputs' structure."""
     given = model.loss
@@ -256,7 +311,6 @@ def _losses(model: keras.Model, outputs: Any) -> Any:
 def _target(output: Any, loss: Any) -> Any:
     if loss is None:
         return None
-    name = loss if isinstance(loss, str) else getattr(loss, "name", None) or getattr(loss, "__name__", "")
-    if "sparse" in str(name).lower():
+    if "sparse" in _name_of(loss).lower():
         return tf.TensorSpec(output.shape[:-1], tf.int64)
     return tf.TensorSpec(output.shape, keras.config.floatx())

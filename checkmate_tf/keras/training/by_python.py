@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from ...fit.planned import PlannedStep
-from ..batches.sizes import sizes_of
+from ..batches.sizes import Sizes
 from ..frameworks import graphs_are_made
 
 __all__ = ["StepsByPython"]
@@ -23,6 +23,7 @@ class _Planner(Protocol):
 
     def step(self, data: Any) -> Any: ...
     def serves(self, key: Any) -> None: ...
+    def sizes(self, data: Any) -> Sizes: ...
     def trained(self) -> Any: ...
 
 
@@ -61,7 +62,7 @@ class StepsByPython:
     def __call__(self, data: Any) -> Any:
         """Run a step on a batch for which there is a plan, or will be when it is traced."""
         planner = self._planner
-        which = graphs_are_made(), sizes_of(data), planner.trained()
+        which = graphs_are_made(), planner.sizes(data), planner.trained()
         known = self._traced.get(which)
         if known is not None and self._is_planned(known):
             planner.serves(known.key)

@@ -20,9 +20,11 @@ from ...fit.planned import expected_peak_bytes
 from ...fit.policy import POLICY
 from ...report import Report
 from ...units import format_bytes
+from ..batches.declared import Casts
 from ..batches.feeding import Feed, given_as, held_by_caller, is_pipeline
 from ..batches.limit import batch_errors, limit_batch
-from ..batches.spec import spec_of_tensors
+from ..batches.sizes import Sizes, sizes_of
+from ..batches.spec import specs_of_tensors
 from ..frameworks import graphs_are_made, put
 from ..jit import resolve_jit
 from .by_python import StepsByPython
@@ -60,10 +62,11 @@ class Controller(Plans):
         plain_step: Callable[[Any], Any],
         distribution: Distribution | None = None,
         told: bool = True,
+        casts: Casts | None = None,
     ):
         self.told = told or options.prefetch is not None or distribution is not None
         options = options if self.told else replace(options, prefetch=POLICY.ahead)
-        super().__init__(model, options, batch_size, plain_step, distribution)
+        super().__init__(model, options, batch_size, plain_step, distribution, casts)
         self.replicas = 1 if distribution is None else distribution.replicas
         before = controller_of(model)
         if before is not None and before.compiled == self.compiled:
@@ -97,6 +100,10 @@ class Controller(Plans):
         """Call a train function that Keras made."""
         return function(*args, **kwargs)
 
+    def sizes(self, data: Any) -> Sizes:
+        """What tells steps on such batches apart, beside their number of samples."""
+        return sizes_of(data)
+
     def step(self, data: Any) -> Any:
         """One training step, as the model's own `train_step`."""
         data = self.packed(data)
@@ -123,7 +130,7 @@ class Controller(Plans):
 
     def _emit(self, given: list[Any]) -> Any:
         """The planned step on the data of each replica."""
-        spec = spec_of_tensors(given[0])
+        spec = self.opened(specs_of_tensors(given[0]))
         planned, specs = self.plan(spec), tf.nest.flatten(spec)
         if self.attached:
             self.traced[self.key[1:]] = self.key[0]

@@ -5,7 +5,8 @@ looked at. So the first two batches of each iterator are taken out before, plann
 back by an iterator of their own. To the train function that looks as the one that they came from: it is traced once.
 
 Where batches may differ in other sizes, too, as sequences in buckets of lengths do, every batch is taken out. Each
-combination of sizes has a plan and a train function of its own.
+combination of sizes has a plan and a train function of its own. The same holds where inputs have several sizes along
+their first axis (`apart.py`), unless a plan with one open batch for all of them is there already, and large enough.
 
 Inside of a graph that runs, a batch that is too large is gone. There it stays an error.
 """
@@ -17,17 +18,18 @@ import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import tensorflow as tf
 
 from ...device.layout.region import reserve
-from ...errors import BatchSizeError, CheckmateError, InfeasibleBudgetError
+from ...errors import BatchSizeError, CheckmateError, InfeasibleBudgetError, TraceError
 from ...fit.options import PlanOptions, Progress
 from ...trace.sizes.seen import MARGIN
 from ...units import Budget, format_bytes
+from ..batches.apart import apart_in, first_sizes, of_size, open_but, samples_of, told_sizes, with_apart
 from ..batches.feeding import is_pipeline
 from ..batches.handing import Hand
 from ..batches.ragged import are_more, enlarged, have_ragged, is_ragged, shapes_of
@@ -36,12 +38,13 @@ from ..batches.sizes import (
     Sizes,
     as_given,
     have_open_sizes,
+    is_wider,
     open_where_they_differ,
     opened_batch,
     sizes_of,
     without_optional,
 )
-from ..batches.spec import batch_bytes, batch_of, open_batch, sample_of
+from ..batches.spec import batch_bytes, open_batch, sample_of
 from ..frameworks import one_step_at_a_time, put, steps_of
 from ..progress import progress_bars
 from .controller import Controller
@@ -57,6 +60,8 @@ _FROM_PYTHON = "train by fit or train_on_batch, or call the step with it from Py
 
 class AtFirstBatch(Controller):
     """A controller that has no plan until a batch comes, on one device. Until then its `batch_size` is 0.
+
+    What batches look like may be told before one comes, by `foresee`.
 
     Plans are kept for the sizes that came last, `options.max_plans` of them.
 
@@ -78,8 +83,9 @@ class AtFirstBatch(Controller):
         options: PlanOptions,
         plain_step: Callable[[Any], Any],
         progress: bool | Progress,
+        told: bool = False,
     ):
-        super().__init__(model, options, 0, plain_step, told=False)
+        super().__init__(model, options, 0, plain_step, told=told)
         self.progress = progress
         self.functions = Functions()
         self.hand = Hand()
@@ -87,8 +93,31 @@ class AtFirstBatch(Controller):
         reserve(device, options.budget.size_bytes or 0)  # before the data of `fit` comes
         self.found_bytes = device.foreign_bytes(0)
         self._warned = False
+        self._batch_axes: list[bool] = []  # of each first axis, whether it is the batch, if not all of them are
         self._latest: Any = None  # the batch of the step that runs, if data decides sizes
         self._looked: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # so many batches of each pipeline
+
+    def foresee(self, opened: Any, size: int, spec: Any, data: Any) -> None:
+        """Plan for batches before one comes.
+
+        Parameters
+        ----------
+        opened : nest of tf.TensorSpec
+            Of them, as `data_spec` gives it.
+        size : int
+            How many samples the largest has.
+        spec : nest of tf.TensorSpec, or None
+            As for `arrives`.
+        data : nest of arrays, or None
+            A batch, if there is one.
+
+        Raises
+        ------
+        CheckmateError
+            As `plan` raises.
+        """
+        self._batch_axes = _batch_axes(opened)
+        self._plan_for(size, of_size(opened, size), spec, data)
 
     def arrives(self, data: Any, spec: Any = None) -> bool:
         """Plan for a batch, if no plan serves it.
@@ -119,14 +148,15 @@ class AtFirstBatch(Controller):
         self._forget_compiled_before()
         data, spec = self.packed(tf.nest.map_structure(without_optional, data)), self.packed(spec)
         given = tf.nest.map_structure(_spec_of, data)
-        size, key = _largest(given), self._key_of(given)
-        if self._may_differ(key, given, spec):
-            self._plan_for(max(size or 0, self.batches[key]), given, spec, data)
+        came = self._came(given)
+        size = came.size
+        if self._may_differ(came, spec):
+            self._plan_for(max(size or 0, self.batches[came.key]), given, spec, data)
             self._remember(data)
             return True
-        if self._is_served(key, given, spec) and not self._has_more(data):
-            if key in self.plans:
-                self.serves(key)
+        if self._is_served(came, spec) and not self._has_more(data):
+            if came.key in self.plans:
+                self.serves(came.key)
                 self._remember(data)
             return False
         if not size:
@@ -153,11 +183,48 @@ class AtFirstBatch(Controller):
         if self.attached:
             put(self.model, "checkmate", self.report)
 
-    def _key_of(self, given: Any) -> Any:
-        """The key of plans for such a batch; None if it cannot be planned for, which planning explains."""
+    def opened(self, given: Any) -> Any:
+        """The specs that plans are made for, of the specs of a batch.
+
+        The batch is open, which is all first axes if they have one size, or if there is a plan for that already. Where
+        the shapes of a graph leave some first axes open, those that it knows are not the batch if there is such a plan.
+        """
+        whole, sizes = open_batch(given), told_sizes(given)
+        is_open = None in first_sizes(given)
+        if len(sizes) + is_open < 2:
+            return whole
+        if is_open:
+            apart = open_but(given, None)
+            return apart if self._key(apart) in self.plans else whole
+        key = self._key(whole)
+        if key in self.plans and not self.plans[key].same_size and sizes[-1] <= self.batches[key]:
+            return whole
+        return open_but(given, self._batch_in(given))
+
+    def _batch_in(self, given: Any) -> int | None:
+        """The batch size of inputs that disagree: of those that had it before, if they agree."""
+        sizes = first_sizes(given)
+        if len(sizes) == len(self._batch_axes):
+            kept = {size for size, is_batch in zip(sizes, self._batch_axes, strict=True) if is_batch}
+            if len(kept) == 1:
+                return kept.pop()
+        return samples_of(given)
+
+    def _came(self, given: Any) -> _Batch:
+        """What is known of a batch of such specs."""
         with contextlib.suppress(CheckmateError):
-            return self._key(open_batch(given))
-        return None
+            opened = self.opened(given)
+            return _Batch(given, opened, self._key(opened), _largest(given, opened))
+        return _Batch(given, None, None, _largest(given))
+
+    def _sizes(self, specs: Any) -> Any:
+        """What tells train functions apart: all sizes but that of the batch."""
+        opened = self._came(tf.nest.map_structure(without_optional, specs)).opened
+        return (*sizes_of(specs), apart_in(opened) if opened is not None else ())
+
+    def sizes(self, data: Any) -> Sizes:
+        sizes: Sizes = self._sizes(tf.nest.map_structure(_spec_of, data))
+        return sizes
 
     def _has_more(self, data: Any) -> bool:
         """Whether ragged and sparse inputs have more values than are planned for."""
@@ -168,7 +235,7 @@ class AtFirstBatch(Controller):
 
     def _specs_of(self, data: Any) -> tuple[Any, ...]:
         """The key of `shapes` for such a batch."""
-        return tuple(tf.nest.flatten(open_batch(tf.nest.map_structure(_spec_of, data))))
+        return tuple(tf.nest.flatten(self.opened(tf.nest.map_structure(_spec_of, data))))
 
     def _remember(self, data: Any) -> None:
         """Keep the batch of the step that runs, if data decides sizes."""
@@ -189,21 +256,25 @@ class AtFirstBatch(Controller):
         if self.plans[self.key].schedule is before:  # its data is not why
             super()._outgrown(self.key, peak)
 
-    def _may_differ(self, key: Any, given: Any, spec: Any) -> bool:
+    def _may_differ(self, came: _Batch, spec: Any) -> bool:
         """Whether batches come in other sizes, too, or may, and the plan is for one size alone."""
+        key, opened = came.key, came.opened
         if key not in self.plans or not self.plans[key].same_size:
             return False
-        return _told(given) != self.batches[key] or (spec is not None and _told(spec) is None)
+        return _told(came.given, opened) != self.batches[key] or (spec is not None and _told(spec, opened) is None)
 
-    def _is_served(self, key: Any, given: Any, spec: Any) -> bool:
+    def _is_served(self, came: _Batch, spec: Any) -> bool:
         """Whether there is a plan for such a batch, or will be when it is traced.
 
-        Where all batches have one size, a trace would not know that: it is planned for before.
+        Where all batches have one size, or first axes are not the batch, a trace would not know that: it is planned
+        for before.
         """
-        size = _largest(given)
-        if size is None or not 0 < size <= self._planned_for(key) or self._may_differ(key, given, spec):
+        size, key, opened = came.size, came.key, came.opened
+        if size is None or not 0 < size <= self._planned_for(key) or self._may_differ(came, spec):
             return False
-        return key in self.plans or spec is None or _told(spec) is None
+        if key in self.plans or opened is None:
+            return True
+        return not apart_in(opened) and (spec is None or _told(spec) is None)
 
     def _planned_for(self, key: Any) -> int:
         """The largest batch that there is a plan for, or will be when such a batch is traced.
@@ -218,31 +289,32 @@ class AtFirstBatch(Controller):
         """Plan for batches of up to so many samples, as `arrives`; `given` are the specs of the batch that came."""
         first = not self.batch_size
         before = self.batch_size, self.options, self.plans, self.batches, self.shapes, self.key
-        key = self._key_of(given)
+        key = self._came(given).key
         others = {k: plan for k, plan in self.plans.items() if _in_other_sizes(key, k)}
-        self._tell_why(size, key, given, spec, bool(others))
+        self._tell_why(size, self._came(given), spec, bool(others))
         kept = dict(list(others.items())[max(0, len(others) - self.options.max_plans + 1) :])
         if len(kept) < len(others):
             self._warn_of_sizes()
         gone = self.plans.keys() - kept.keys()
         try:
-            batch_of(given)  # refuses inputs that disagree
-            opened = open_batch(given if spec is None else as_given(spec, given))
-            told = None if spec is None else _told(spec)
-            if spec is None or not have_open_sizes(spec):
+            opened = self.opened(given)
+            if spec is not None:
+                opened = with_apart(open_batch(as_given(spec, given)), opened)
+            told = None if spec is None else _told(spec, opened)
+            if spec is None or not is_wider(spec, opened):
                 spec = open_where_they_differ(opened, [other[1] for other in others])
-            traced = opened_batch(spec) if have_open_sizes(spec) else None
+            traced = opened_batch(spec, opened) if is_wider(spec, opened) else None
             same_size = told == size and traced is None and key not in before[2]
             self.batch_size, self.plans, self.batches = size, kept, {k: self.batches[k] for k in kept}
             self.key = self.key if self.key in kept else None
             with progress_bars(self.progress) as tell:
                 sample = came = None
                 if not _is_symbolic(data) and _largest(given):
-                    came = sample_of(data, size) if have_ragged(data) else None
+                    came = sample_of(data, size, opened) if have_ragged(data) else None
                     data = tf.nest.map_structure(enlarged, data)
-                    sample = sample_of(data, size)
+                    sample = sample_of(data, size, opened)
                     if came is not None:
-                        self.shapes = {**self.shapes, tuple(tf.nest.flatten(opened)): shapes_of(data)}
+                        self.shapes = {**self.shapes, tuple(tf.nest.flatten(opened)): shapes_of(data, opened)}
                 self.options = replace(
                     self.options, progress=tell, sample=sample, enlarged=have_ragged(data), came=came,
                     same_size=same_size,
@@ -251,23 +323,31 @@ class AtFirstBatch(Controller):
                 self.options = replace(self.options, same_size=False)  # what is traced later tells no size
         except BaseException as error:
             self.batch_size, self.options, self.plans, self.batches, self.shapes, self.key = before
+            raised = _as_disagreement(error, given, size)
             if first and self.attached and isinstance(error, Exception):
-                error.add_note(self._said(error, can_be_told=not have_ragged(data)))
+                raised.add_note(self._said(error, can_be_told=not have_ragged(data)))
                 self.detach()
+            if raised is not error:
+                raise raised from error
             raise
+        if apart_in(opened):
+            self._batch_axes = _batch_axes(opened)
         for old in gone:
-            self.functions.forget(sizes_of(old[1]))
+            self.functions.forget((*sizes_of(old[1]), apart_in(old[1])))
         if self.attached:
             put(self.model, "checkmate", self.report)
 
-    def _tell_why(self, size: int, key: Any, given: Any, spec: Any, others: bool) -> None:
+    def _tell_why(self, size: int, came: _Batch, spec: Any, others: bool) -> None:
         """Log why a plan is made; `others`: whether the same inputs came in other sizes."""
-        name = self.model.name
+        name, key, given = self.model.name, came.key, came.given
         if not self.batch_size:
             log.info("%s: the first batch has %d samples: planning for that", name, size)
+            if came.opened is not None and apart_in(came.opened):
+                text = "%s: inputs have %s along their first axis: %d is taken for the batch"
+                log.info(text, name, told_sizes(given), size)
         elif others and key not in self.plans:
             log.info("%s: a batch of other sizes came: planning for %s", name, _shapes(given))
-        elif self._may_differ(key, given, spec):
+        elif self._may_differ(came, spec):
             text = "%s: batches may come in several sizes now, and the plan is for %d samples alone: planning again"
             log.warning(text, name, self.batches[key])
         elif key not in self.plans and size <= self.batch_size:
@@ -323,12 +403,12 @@ class AtFirstBatch(Controller):
             return function(*args, **kwargs)
         iterator, *others = args
         if self._is_known(iterator):
-            return self._made(sizes_of(iterator.element_spec))(*args, **kwargs)
+            return self._made(self._sizes(iterator.element_spec))(*args, **kwargs)
         if is_pipeline(iterator):
             return self._begin(iterator, *others, **kwargs)
         batch = next(iterator)
         self.arrives(batch)
-        return self._made(sizes_of(batch))(itertools.chain([batch], iterator), *others, **kwargs)
+        return self._made(self.sizes(batch))(itertools.chain([batch], iterator), *others, **kwargs)
 
     def _begin(self, iterator: Any, *others: Any, **kwargs: Any) -> Any:
         """The steps of one execution on the next batches of a pipeline: the first ones, unless their sizes differ."""
@@ -344,17 +424,20 @@ class AtFirstBatch(Controller):
                 break
             sized, given = as_given(spec, batch) if opened else spec, tf.nest.map_structure(_spec_of, batch)
             told = tf.nest.map_structure(without_optional, spec)
-            if not self._is_served(self._key_of(given), given, told):
+            if not self._is_served(self._came(given), told):
                 batch = tf.nest.map_structure(_out_of_the_allocator, batch)
             self.arrives(batch, told)
+            if (apart := self._came(given).opened) is not None:
+                sized = with_apart(sized, apart)
+            varies = apart is not None and is_wider(spec, apart)
             one = self.hand.over(batch, sized)
             del batch
             try:
                 with one_step_at_a_time(self.model):
-                    result = self._made(sizes_of(sized))(one, *others, **kwargs)
+                    result = self._made(self._sizes(sized))(one, *others, **kwargs)
             finally:
                 self.hand.drop()
-            self._looked[iterator] = self._looked.get(iterator, 0) + 1
+            self._looked[iterator] = 0 if varies else self._looked.get(iterator, 0) + 1
         return result
 
     def _is_known(self, iterator: Any) -> bool:
@@ -376,6 +459,19 @@ class AtFirstBatch(Controller):
         return super()._guarded(function)
 
 
+class _Batch(NamedTuple):
+    """What is known of a batch."""
+
+    given: Any
+    """Its specs."""
+    opened: Any
+    """The specs that are planned for; None if it cannot be planned for, which planning explains."""
+    key: Any
+    """Of plans; None if it cannot be planned for."""
+    size: int | None
+    """The most samples that an input has; None if that is open."""
+
+
 def _out_of_the_allocator(value: Any) -> Any:
     """Values where they are not measured as those of another tenant of the device."""
     return value.numpy() if isinstance(value, tf.Tensor) else value
@@ -395,9 +491,9 @@ def _spec_of(value: Any) -> Any:
     return tf.TensorSpec(value.shape, tf.as_dtype(value.dtype))
 
 
-def _told(specs: Any) -> int | None:
-    """The number of samples, if each input tells it, and all the same one."""
-    sizes = {t.shape[0] for t in tf.nest.flatten(specs) if _is_input(t) and t.shape.rank}
+def _told(specs: Any, opened: Any = None) -> int | None:
+    """The number of samples, if each input tells it, and all the same one. `opened` tells which first axes count."""
+    sizes = _sizes_of_batch(specs, opened)
     return sizes.pop() if len(sizes) == 1 else None
 
 
@@ -414,7 +510,29 @@ def _shapes(given: Any) -> str:
     return ", ".join(str(tuple(t.shape)) for t in tf.nest.flatten(given) if _is_input(t))
 
 
-def _largest(given: Any) -> int | None:
-    """The most samples that an input has; None if that is open."""
-    sizes = [t.shape[0] for t in tf.nest.flatten(given) if _is_input(t) and t.shape.rank]
-    return max((s for s in sizes if s is not None), default=None)
+def _largest(given: Any, opened: Any = None) -> int | None:
+    """The most samples that an input has; None if that is open. `opened` tells which first axes count."""
+    return max((s for s in _sizes_of_batch(given, opened) if s is not None), default=None)
+
+
+def _sizes_of_batch(specs: Any, opened: Any) -> set[int | None]:
+    """The sizes of the first axes that are open in `opened`."""
+    sizes = first_sizes(specs)
+    axes = [True] * len(sizes) if opened is None else _batch_axes(opened)
+    return {size for size, is_batch in zip(sizes, axes, strict=True) if is_batch}
+
+
+def _batch_axes(opened: Any) -> list[bool]:
+    """Of each first axis, whether it is the batch, which is open."""
+    return [size is None for size in first_sizes(opened)]
+
+
+def _as_disagreement(error: BaseException, given: Any, size: int) -> BaseException:
+    """The error; or another one, if the step cannot be traced, which may be since inputs disagree."""
+    sizes = told_sizes(given)
+    if len(sizes) < 2 or not isinstance(error, TraceError):
+        return error
+    return BatchSizeError(
+        f"inputs disagree on the batch size: {sizes}. {size} was taken for it, and the other first axes for no batch, "
+        f"as those of the nodes and edges of a graph. With that, {error}"
+    )

@@ -21,6 +21,7 @@ from ...fit.pipeline import plan_step
 from ...fit.planned import Known, PlannedStep
 from ...report import Report
 from ...units import Budget
+from ..batches.declared import Casts
 from ..batches.ragged import NOT_KNOWN, have_ragged, shapes_of
 from ..batches.spec import open_batch, packed, with_tuples
 from ..built.building import build_training
@@ -81,6 +82,8 @@ class Plans:
         The data that each of `plans` has losses, metrics and slots built for.
     peaks : Peaks
         Of the device that trains.
+    casts : Casts or None
+        What batches are cast to, if types were guessed that the plan is for, until the model is compiled again.
     """
 
     def __init__(
@@ -90,9 +93,10 @@ class Plans:
         batch_size: int,
         plain_step: Callable[[Any], Any],
         distribution: Distribution | None = None,
+        casts: Casts | None = None,
     ):
         self.model, self.options, self.plain_step = model, options, plain_step
-        self.distribution = distribution
+        self.distribution, self.casts = distribution, casts
         self.batch_size = batch_size if distribution is None else distribution.share(batch_size)
         self.compiled = _Same(compiled_with(model))
         self.compiled_since = False
@@ -142,13 +146,23 @@ class Plans:
         self.serves(key)
         return self.plans[key]
 
+    def opened(self, given: Any) -> Any:
+        """The specs that plans are made for, of the specs of a batch: the batch dimension is open.
+
+        Raises
+        ------
+        CheckmateError
+            As `open_batch`.
+        """
+        return open_batch(given)
+
     def serves(self, key: Any) -> None:
         """The plan that trains next."""
         self.key = key
 
     def note(self, spec: Any) -> bool:
         """Note that the plan for such batches trains, if there is one. Returns whether the plan changes by that."""
-        key = self._key(open_batch(spec))
+        key = self._key(self.opened(spec))
         changed = key in self.plans and key != self.key
         if changed:
             self.serves(key)
@@ -158,7 +172,9 @@ class Plans:
         """A batch in the structure that plans are made for: one for all that the step takes for the same."""
         if not is_own_step(self.plain_step):
             return data
-        return packed(with_tuples(data) if is_functional(self.model) else data)
+        data = packed(with_tuples(data) if is_functional(self.model) else data)
+        known = self.casts is not None and not self.compiled_since and self.is_current()
+        return self.casts.apply(data) if self.casts is not None and known else data
 
     def is_current(self) -> bool:
         """Whether the model is compiled as it was when these plans were made."""
@@ -185,7 +201,7 @@ class Plans:
         if shapes is None and have_ragged(spec):
             raise ModelError(NOT_KNOWN)
         if shapes is None and traced is not None:
-            shapes = shapes_of(spec)
+            shapes = shapes_of(spec, spec)
         traced = spec if traced is None else traced
         with self._building(spec):
             build_training(self.model, traced, self.plain_step)

@@ -3,6 +3,7 @@
 - `spec.py`: the structure, types and shapes of a batch;
 - `declared.py`: integers cast to the types that a plan was made for;
 - `apart.py`: inputs whose first axis is not the batch;
+- `samples.py`: how many samples a batch has;
 - `sizes.py`: inputs whose sizes differ from batch to batch;
 - `ragged.py`: ragged and sparse inputs;
 - `pipelines.py`: what a tf.data pipeline tells of its batches without being read;

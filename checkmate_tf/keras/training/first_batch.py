@@ -21,7 +21,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import tensorflow as tf
 
 from ...device.layout.region import reserve
@@ -32,7 +31,8 @@ from ...units import Budget, format_bytes
 from ..batches.apart import apart_in, first_sizes, of_size, open_but, samples_of, told_sizes, with_apart
 from ..batches.feeding import is_pipeline
 from ..batches.handing import Hand
-from ..batches.ragged import are_more, enlarged, have_ragged, is_ragged, shapes_of
+from ..batches.ragged import are_more, enlarged, have_ragged, shapes_of
+from ..batches.samples import batch_axes, most_samples, shapes_said, spec_of, told_samples
 from ..batches.sizes import (
     Functions,
     Sizes,
@@ -116,7 +116,7 @@ class AtFirstBatch(Controller):
         CheckmateError
             As `plan` raises.
         """
-        self._batch_axes = _batch_axes(opened)
+        self._batch_axes = batch_axes(opened)
         self._plan_for(size, of_size(opened, size), spec, data)
 
     def arrives(self, data: Any, spec: Any = None) -> bool:
@@ -147,7 +147,7 @@ class AtFirstBatch(Controller):
         """
         self._forget_compiled_before()
         data, spec = self.packed(tf.nest.map_structure(without_optional, data)), self.packed(spec)
-        given = tf.nest.map_structure(_spec_of, data)
+        given = tf.nest.map_structure(spec_of, data)
         came = self._came(given)
         size = came.size
         if self._may_differ(came, spec):
@@ -214,8 +214,8 @@ class AtFirstBatch(Controller):
         """What is known of a batch of such specs."""
         with contextlib.suppress(CheckmateError):
             opened = self.opened(given)
-            return _Batch(given, opened, self._key(opened), _largest(given, opened))
-        return _Batch(given, None, None, _largest(given))
+            return _Batch(given, opened, self._key(opened), most_samples(given, opened))
+        return _Batch(given, None, None, most_samples(given))
 
     def _sizes(self, specs: Any) -> Any:
         """What tells train functions apart: all sizes but that of the batch."""
@@ -223,7 +223,7 @@ class AtFirstBatch(Controller):
         return (*sizes_of(specs), apart_in(opened) if opened is not None else ())
 
     def sizes(self, data: Any) -> Sizes:
-        sizes: Sizes = self._sizes(tf.nest.map_structure(_spec_of, data))
+        sizes: Sizes = self._sizes(tf.nest.map_structure(spec_of, data))
         return sizes
 
     def _has_more(self, data: Any) -> bool:
@@ -235,7 +235,7 @@ class AtFirstBatch(Controller):
 
     def _specs_of(self, data: Any) -> tuple[Any, ...]:
         """The key of `shapes` for such a batch."""
-        return tuple(tf.nest.flatten(self.opened(tf.nest.map_structure(_spec_of, data))))
+        return tuple(tf.nest.flatten(self.opened(tf.nest.map_structure(spec_of, data))))
 
     def _remember(self, data: Any) -> None:
         """Keep the batch of the step that runs, if data decides sizes."""
@@ -251,7 +251,7 @@ class AtFirstBatch(Controller):
         if self._latest is None or not self._depends_on_data():
             super()._outgrown(key, peak)
             return
-        given, before = tf.nest.map_structure(_spec_of, self._latest), self.plans[key].schedule
+        given, before = tf.nest.map_structure(spec_of, self._latest), self.plans[key].schedule
         self._plan_for(self.batches[key], given, None, self._latest)
         if self.plans[self.key].schedule is before:  # its data is not why
             super()._outgrown(self.key, peak)
@@ -261,7 +261,9 @@ class AtFirstBatch(Controller):
         key, opened = came.key, came.opened
         if key not in self.plans or not self.plans[key].same_size:
             return False
-        return _told(came.given, opened) != self.batches[key] or (spec is not None and _told(spec, opened) is None)
+        return told_samples(came.given, opened) != self.batches[key] or (
+            spec is not None and told_samples(spec, opened) is None
+        )
 
     def _is_served(self, came: _Batch, spec: Any) -> bool:
         """Whether there is a plan for such a batch, or will be when it is traced.
@@ -274,7 +276,7 @@ class AtFirstBatch(Controller):
             return False
         if key in self.plans or opened is None:
             return True
-        return not apart_in(opened) and (spec is None or _told(spec) is None)
+        return not apart_in(opened) and (spec is None or told_samples(spec) is None)
 
     def _planned_for(self, key: Any) -> int:
         """The largest batch that there is a plan for, or will be when such a batch is traced.
@@ -300,7 +302,7 @@ class AtFirstBatch(Controller):
             opened = self.opened(given)
             if spec is not None:
                 opened = with_apart(open_batch(as_given(spec, given)), opened)
-            told = None if spec is None else _told(spec, opened)
+            told = None if spec is None else told_samples(spec, opened)
             if spec is None or not is_wider(spec, opened):
                 spec = open_where_they_differ(opened, [other[1] for other in others])
             traced = opened_batch(spec, opened) if is_wider(spec, opened) else None
@@ -309,7 +311,7 @@ class AtFirstBatch(Controller):
             self.key = self.key if self.key in kept else None
             with progress_bars(self.progress) as tell:
                 sample = came = None
-                if not _is_symbolic(data) and _largest(given):
+                if not _is_symbolic(data) and most_samples(given):
                     came = sample_of(data, size, opened) if have_ragged(data) else None
                     data = tf.nest.map_structure(enlarged, data)
                     sample = sample_of(data, size, opened)
@@ -331,7 +333,7 @@ class AtFirstBatch(Controller):
                 raise raised from error
             raise
         if apart_in(opened):
-            self._batch_axes = _batch_axes(opened)
+            self._batch_axes = batch_axes(opened)
         for old in gone:
             self.functions.forget((*sizes_of(old[1]), apart_in(old[1])))
         if self.attached:
@@ -346,7 +348,7 @@ class AtFirstBatch(Controller):
                 text = "%s: inputs have %s along their first axis: %d is taken for the batch"
                 log.info(text, name, told_sizes(given), size)
         elif others and key not in self.plans:
-            log.info("%s: a batch of other sizes came: planning for %s", name, _shapes(given))
+            log.info("%s: a batch of other sizes came: planning for %s", name, shapes_said(given))
         elif self._may_differ(came, spec):
             text = "%s: batches may come in several sizes now, and the plan is for %d samples alone: planning again"
             log.warning(text, name, self.batches[key])
@@ -422,7 +424,7 @@ class AtFirstBatch(Controller):
                 if k == 0:
                     raise
                 break
-            sized, given = as_given(spec, batch) if opened else spec, tf.nest.map_structure(_spec_of, batch)
+            sized, given = as_given(spec, batch) if opened else spec, tf.nest.map_structure(spec_of, batch)
             told = tf.nest.map_structure(without_optional, spec)
             if not self._is_served(self._came(given), told):
                 batch = tf.nest.map_structure(_out_of_the_allocator, batch)
@@ -448,7 +450,7 @@ class AtFirstBatch(Controller):
         looked = self._looked.get(iterator, 0)
         if not looked or have_open_sizes(iterator.element_spec) or self._depends_on_data():
             return False
-        return looked >= (_FIRST if _told(iterator.element_spec) is None else 1)
+        return looked >= (_FIRST if told_samples(iterator.element_spec) is None else 1)
 
     def _made(self, sizes: Sizes) -> Callable[..., Any]:
         """The train function for such sizes as it is now: a plan that was just made may have replaced it."""
@@ -482,49 +484,9 @@ def _is_symbolic(data: Any) -> bool:
     return any(tf.is_symbolic_tensor(t) for t in tf.nest.flatten(data, expand_composites=True))
 
 
-def _spec_of(value: Any) -> Any:
-    value = without_optional(value)
-    if value is None or is_ragged(value):
-        return value if value is None else tf.type_spec_from_value(value)
-    if not isinstance(value, tf.Tensor) and not (isinstance(value, np.ndarray) and value.dtype.kind in "biuf"):
-        value = tf.convert_to_tensor(value)  # as Keras and TensorFlow do later
-    return tf.TensorSpec(value.shape, tf.as_dtype(value.dtype))
-
-
-def _told(specs: Any, opened: Any = None) -> int | None:
-    """The number of samples, if each input tells it, and all the same one. `opened` tells which first axes count."""
-    sizes = _sizes_of_batch(specs, opened)
-    return sizes.pop() if len(sizes) == 1 else None
-
-
-def _is_input(t: Any) -> bool:
-    return isinstance(t, tf.TensorSpec) or is_ragged(t)
-
-
 def _in_other_sizes(key: Any, other: Any) -> bool:
     """Whether two keys of plans are for the same inputs, but for their sizes."""
     return key is not None and key[2] == other[2] and key[1] != other[1]
-
-
-def _shapes(given: Any) -> str:
-    return ", ".join(str(tuple(t.shape)) for t in tf.nest.flatten(given) if _is_input(t))
-
-
-def _largest(given: Any, opened: Any = None) -> int | None:
-    """The most samples that an input has; None if that is open. `opened` tells which first axes count."""
-    return max((s for s in _sizes_of_batch(given, opened) if s is not None), default=None)
-
-
-def _sizes_of_batch(specs: Any, opened: Any) -> set[int | None]:
-    """The sizes of the first axes that are open in `opened`."""
-    sizes = first_sizes(specs)
-    axes = [True] * len(sizes) if opened is None else _batch_axes(opened)
-    return {size for size, is_batch in zip(sizes, axes, strict=True) if is_batch}
-
-
-def _batch_axes(opened: Any) -> list[bool]:
-    """Of each first axis, whether it is the batch, which is open."""
-    return [size is None for size in first_sizes(opened)]
 
 
 def _as_disagreement(error: BaseException, given: Any, size: int) -> BaseException:

@@ -195,10 +195,14 @@ def monet_programs() -> Rows:
 
 
 def _by_budget(systems: Sequence[str]) -> Rows:
+    """In the budgets that were asked of all networks; others are on the way to a certain overhead."""
     cells = [c for c in _cells("monet") if c["system"] in systems]
-    shares = sorted({float(c["share"]) for c in cells}, reverse=True)
+    networks = list(dict.fromkeys(c["network"] for c in cells))
+    asked = {(float(c["share"]), c["network"], c["system"]) for c in cells}
+    every = {(network, system) for network in networks for system in systems}
+    shares = sorted({s for s, *_ in asked if every <= {(n, k) for t, n, k in asked if t == s}}, reverse=True)
     rows = [["budget over plain", *(f"{share:.0f}%" for share in shares)]]
-    for network in dict.fromkeys(c["network"] for c in cells):
+    for network in networks:
         found = {(float(c["share"]), c["system"]): c for c in cells if c["network"] == network}
         rows.append([network, *(" / ".join(_overhead(found[share, s]) for s in systems) for share in shares)])
     return rows

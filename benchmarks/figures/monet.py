@@ -38,6 +38,7 @@ SYSTEMS = {
 }
 QUICK_SHARES, FULL_SHARES = (75, 60, 45), (90, 80, 70, 60, 50, 45, 40, 35, 30)  # percent of the plain peak
 MOST_OVERHEAD = 0.10  # table 1
+GAP = 1e-4  # proven, at which a solve ends
 HALVINGS = 4
 PROGRAM_BYTES = 10_000_000_000  # table 7
 SPARSITY, BITS = 0.5, 16  # of Gist: half of what a ReLU reads is negative where it is symmetric
@@ -156,7 +157,8 @@ def solve_one(request: dict) -> dict:
 
     operators = operators_of(request["network"])
     graph = operators.choose().graph
-    system, budget, options = request["system"], request["budget_bytes"], SolveOptions(time_limit=request["limit"])
+    system, budget = request["system"], request["budget_bytes"]
+    options = SolveOptions(time_limit=request["limit"], gap=GAP)
     begun = time.perf_counter()
     choice: dict[int, int] = {}
     try:

@@ -139,6 +139,7 @@ def ring(*_):
     raise Alarm
 
 in_order(np.arange(10))
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background begins without
 signal.signal(signal.SIGALRM, ring)
 until, rounds, swallowed = time.monotonic() + 2, 0, 0
 while time.monotonic() < until:
@@ -161,9 +162,8 @@ print(swallowed / rounds)
 @pytest.mark.long
 def test_whatever_other_signals_raise_ctrl_c_goes_on(tmp_path):
     (tmp_path / "functions.py").write_text(MODULE)
-    assert (
-        float(run(tmp_path, ALARMS)) < 0.1
-    )  # of those that come right after an alarm that came between two statements
+    after_an_alarm = float(run(tmp_path, ALARMS))  # of interrupts that come right after one between two statements
+    assert after_an_alarm < 0.1
 
 
 def test_all_that_is_compiled_is_compiled_beforehand():

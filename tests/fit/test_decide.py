@@ -29,6 +29,7 @@ from checkmate_tf.fit.state import (
     expected_cost,
 )
 from checkmate_tf.report import Attempt, Peak
+from checkmate_tf.units import format_bytes
 
 CONSTANT, PLAIN, LEAST, STEP = 100_000, 1_000_000, 300_000, 20_000  # bytes
 BASE = 1000.0  # cost of the plain step
@@ -576,3 +577,15 @@ def test_where_there_is_another_kind_of_step_only_what_may_fit_by_the_model_is_m
     actions, _ = carried_out(begin(limits, TRIES), allocator, Model(allocator))
     assert bool(measured(actions)) is not alternative
     assert isinstance(actions[-1], Refuse) and actions[-1].error.minimum_bytes > limits.budget_bytes
+
+
+def test_a_refusal_by_proof_names_what_the_least_takes_and_what_leaves_room():
+    error = InfeasibleBudgetError("budget is below the least", 3, 4 * 10**6, proven=True, sequence=[0])
+    state = begin(limits_for(10**6, modelled=True), TRIES)
+    while isinstance(action := decide(state), Solve):
+        state = state.solved(action, error)
+    assert isinstance(action, Refuse) and action.error.proven
+    needed = POLICY.needed_bytes(4 * 10**6)
+    assert action.error.minimum_bytes == needed
+    for said in (str(error), "takes 4.00 MB", f"a budget of {format_bytes(needed)} leaves room"):
+        assert said in str(action.error)

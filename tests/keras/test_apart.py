@@ -15,8 +15,9 @@ from cases import Case, assert_same_after, compile_quickly, make
 import checkmate_tf
 from checkmate_tf.device.measure import find_device
 from checkmate_tf.errors import BatchSizeError
+from checkmate_tf.fit.subjects.tracing import of_size
 from checkmate_tf.keras import api
-from checkmate_tf.keras.batches.apart import apart_in, of_size, open_but, samples_of, told_sizes, with_apart
+from checkmate_tf.keras.batches.apart import apart_in, open_but, samples_of, told_sizes, with_apart
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_keras", "no_grappler"),

@@ -32,7 +32,7 @@ from ..policy import POLICY
 from .learned import can_learn
 from .looking import looked_at
 
-__all__ = ["TAKEN_FIRST", "Tracing", "with_workspaces"]
+__all__ = ["TAKEN_FIRST", "Tracing", "of_size", "with_workspaces"]
 
 TAKEN_FIRST = frozenset({"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"})
 """Types whose kernels take what they need for themselves before their outputs. The others take it after them."""
@@ -69,7 +69,7 @@ class Tracing:
                 trace = partial(trace_step, step, as_written=self.options.jit_compile)
                 traced = trace(spec)  # only this tells whether there are loops
                 if self.options.same_size and any(op.type in LOOPS for op in traced.operations):
-                    traced = trace(_of_size(spec, self.batch_size))
+                    traced = trace(of_size(spec, self.batch_size))
                 return traced, None
             every = len(distribution.devices)
             traced = trace_step(distribution.side_by_side(step), (spec,) * every, devices=every)
@@ -153,11 +153,18 @@ def with_workspaces(subject: Subject, learned: Mapping[tf.Operation, Workspace])
     return replace(subject, program=again, graph=graph, learned=learned)
 
 
-def _of_size(spec: Any, batch_size: int) -> Any:
-    """Specs whose batch dimension is open, with it known."""
+def of_size(spec: Any, batch_size: int) -> Any:
+    """Specs whose batch dimension is open, with it known.
+
+    Parameters
+    ----------
+    spec : nest of tf.TensorSpec or None
+        Other types stay, and first axes that are known, which are not the batch.
+    batch_size : int
+    """
 
     def known(t: Any) -> Any:
-        if t is None or not t.shape.rank or t.shape[0] is not None:  # a first axis that is not the batch
+        if not isinstance(t, tf.TensorSpec) or not t.shape.rank or t.shape[0] is not None:
             return t
         return tf.TensorSpec([batch_size, *t.shape[1:]], t.dtype)
 

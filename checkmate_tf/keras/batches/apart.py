@@ -17,12 +17,21 @@ import tensorflow as tf
 from ...errors import BatchSizeError
 from .ragged import is_ragged, opened_ragged
 
-__all__ = ["apart_in", "are_apart", "first_sizes", "of_size", "open_but", "samples_of", "told_sizes", "with_apart"]
+__all__ = [
+    "apart_in",
+    "are_apart",
+    "first_sizes",
+    "is_input",
+    "open_but",
+    "samples_of",
+    "told_sizes",
+    "with_apart",
+]
 
 
 def first_sizes(specs: Any) -> list[int | None]:
     """The size of the first axis of each input that has one; None where it is open."""
-    return [t.shape[0] for t in tf.nest.flatten(specs) if _is_input(t) and t.shape.rank]
+    return [t.shape[0] for t in tf.nest.flatten(specs) if is_input(t) and t.shape.rank]
 
 
 def told_sizes(specs: Any) -> list[int]:
@@ -88,21 +97,11 @@ def with_apart(specs: Any, opened: Any) -> Any:
     return tf.nest.pack_sequence_as(specs, [sized(t, other) for t, other in flat])
 
 
-def of_size(opened: Any, batch: int) -> Any:
-    """Specs with an open batch, with its size known."""
-
-    def known(t: Any) -> Any:
-        if not isinstance(t, tf.TensorSpec) or not t.shape.rank or t.shape[0] is not None:
-            return t
-        return tf.TensorSpec([batch, *t.shape[1:]], t.dtype)
-
-    return tf.nest.map_structure(known, opened)
-
-
 def _apart(t: Any) -> int | None:
     """The size of a first axis that is known where the batch is open."""
     return t.shape[0] if isinstance(t, tf.TensorSpec) and t.shape.rank else None
 
 
-def _is_input(t: Any) -> bool:
+def is_input(t: Any) -> bool:
+    """Whether it is the spec of an input, which None is not."""
     return isinstance(t, tf.TensorSpec) or is_ragged(t)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from .apart import first_sizes
+from .apart import first_sizes, is_input
 from .ragged import is_ragged
 from .sizes import without_optional
 
@@ -47,10 +47,6 @@ def batch_axes(opened: Any) -> list[bool]:
     return [size is None for size in first_sizes(opened)]
 
 
-def _is_input(t: Any) -> bool:
-    return isinstance(t, tf.TensorSpec) or is_ragged(t)
-
-
 def shapes_said(given: Any) -> str:
     """The shapes of all inputs, for people."""
-    return ", ".join(str(tuple(t.shape)) for t in tf.nest.flatten(given) if _is_input(t))
+    return ", ".join(str(tuple(t.shape)) for t in tf.nest.flatten(given) if is_input(t))

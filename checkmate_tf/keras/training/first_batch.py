@@ -26,9 +26,10 @@ import tensorflow as tf
 from ...device.layout.region import reserve
 from ...errors import BatchSizeError, CheckmateError, InfeasibleBudgetError, TraceError
 from ...fit.options import PlanOptions, Progress
+from ...fit.subjects.tracing import of_size
 from ...trace.sizes.seen import MARGIN
 from ...units import Budget, format_bytes
-from ..batches.apart import apart_in, first_sizes, of_size, open_but, samples_of, told_sizes, with_apart
+from ..batches.apart import apart_in, first_sizes, open_but, samples_of, told_sizes, with_apart
 from ..batches.feeding import is_pipeline
 from ..batches.handing import Hand
 from ..batches.ragged import are_more, enlarged, have_ragged, shapes_of
@@ -217,14 +218,16 @@ class AtFirstBatch(Controller):
             return _Batch(given, opened, self._key(opened), most_samples(given, opened))
         return _Batch(given, None, None, most_samples(given))
 
-    def _sizes(self, specs: Any) -> Any:
+    def _sizes(self, specs: Any) -> Sizes:
         """What tells train functions apart: all sizes but that of the batch."""
-        opened = self._came(tf.nest.map_structure(without_optional, specs)).opened
+        given = tf.nest.map_structure(without_optional, specs)
+        if len(set(first_sizes(given))) < 2:  # mostly, and asked in each execution
+            return (*sizes_of(specs), ())
+        opened = self._came(given).opened
         return (*sizes_of(specs), apart_in(opened) if opened is not None else ())
 
     def sizes(self, data: Any) -> Sizes:
-        sizes: Sizes = self._sizes(tf.nest.map_structure(spec_of, data))
-        return sizes
+        return self._sizes(tf.nest.map_structure(spec_of, data))
 
     def _has_more(self, data: Any) -> bool:
         """Whether ragged and sparse inputs have more values than are planned for."""
@@ -291,9 +294,10 @@ class AtFirstBatch(Controller):
         """Plan for batches of up to so many samples, as `arrives`; `given` are the specs of the batch that came."""
         first = not self.batch_size
         before = self.batch_size, self.options, self.plans, self.batches, self.shapes, self.key
-        key = self._came(given).key
+        arrived = self._came(given)
+        key = arrived.key
         others = {k: plan for k, plan in self.plans.items() if _in_other_sizes(key, k)}
-        self._tell_why(size, self._came(given), spec, bool(others))
+        self._tell_why(size, arrived, spec, bool(others))
         kept = dict(list(others.items())[max(0, len(others) - self.options.max_plans + 1) :])
         if len(kept) < len(others):
             self._warn_of_sizes()

@@ -171,6 +171,21 @@ class OperatorGraph:
                 found.add(i)
         return frozenset(found)
 
+    @cached_property
+    def least_bytes(self) -> int:
+        """Bytes, constants included, that every schedule for every choice needs: some operation alone takes so many.
+
+        That is what it reads, its value and its workspace, in its lightest way. Nodes that some choice leaves out do
+        not count. A bound: no schedule need reach it.
+        """
+        sizes = self.graph.sizes
+        alone = (
+            min(int(sizes[list(way.inputs)].sum()) + way.workspace for way in self.ways(i)) + int(sizes[i])
+            for i in range(len(self))
+            if i not in self.optional
+        )
+        return self.graph.constant_bytes + max(alone, default=0)
+
     def choose(self, choice: Mapping[int, int] | None = None) -> ChosenGraph:
         """The graph in which each node is computed in the chosen way.
 

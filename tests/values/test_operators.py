@@ -117,6 +117,22 @@ def test_no_choice_leaves_out_more_than_what_is_optional(operators):
     assert found <= operators.optional
 
 
+def test_what_an_operation_takes_in_its_lightest_way_is_needed_in_any_choice():
+    assert masked().least_bytes == 3 + 24  # grad of "next" reads two values, and so would "g1" but for its masks
+    heavy = Graph("heavy", ["x", "mask", "g"], np.array([0, 0, 2]), np.ones(3), np.array([8, 1, 2]), [[], [0], [0]])
+    ways = {2: [Implementation("mask", 1.0, (1,), 3)]}
+    assert (
+        OperatorGraph(heavy, ways, frozenset({1})).least_bytes == 6
+    )  # the mask alone takes 9, but some choice does without it
+
+
+@given(operator_graphs())
+def test_no_choice_needs_less_than_the_least(operators):
+    for ways in product(*(range(len(operators.ways(i))) for i in range(len(operators)))):
+        graph = operators.choose(dict(enumerate(ways))).graph
+        assert operators.least_bytes <= graph.constant_bytes + graph.working_set.max(initial=0)
+
+
 @pytest.mark.parametrize(
     ("ways", "error", "text"),
     [

@@ -1,15 +1,17 @@
 """Chooses implementations of operators around any strategy: the ways and the schedule that cost least in a budget.
 
-A choice gives a graph (`OperatorGraph.choose`), so any strategy can schedule it. Three choices are solved first: every
-node in its default way, in its lightest way (the fewest bytes read and held), and in its cheapest way. From the best of
-them, ways are changed one at a time, while the schedule keeps its computations in the same order. A mask is dropped if
-it saves nothing because the value is in memory anyhow. A cheaper way is taken if there is room for it. Then the choice
-is solved anew, and so on as long as that helps.
+A choice gives a graph (`OperatorGraph.choose`), so any strategy can schedule it. Solved first are the choices of one
+rule for all nodes: the default way, the cheapest, the lightest (the fewest bytes read and held), and for each name of a
+way, that way wherever there is one. From the best of them it goes on, as long as that helps:
+
+- all ways of another name are added, and that is solved;
+- single ways, and those of neighbours, are changed for the schedule that is known (`alike`). A mask is dropped if it
+  saves nothing because the value is in memory anyhow. A cheaper way is taken if there is room for it;
+- the best choice is solved anew, and so is what changes of neighbours make of it.
 
 MONeT (Shah et al., ICLR 2021) chooses both in one program (`monet`); this is a search, and needs no such program.
 
-What it does badly: nothing is proved of choices that were not solved, and two ways that only pay together are found
-only if both are in one of the first choices.
+What it does badly: nothing is proved of choices that were not solved.
 """
 
 from __future__ import annotations
@@ -27,14 +29,16 @@ from ...schedule import Schedule
 from .. import solve
 from ..compiled import compile_search
 from ..options import SolveOptions
-from ..orders import legalise, without_dead
-from ..search.arrays import flatten
-from ..search.sequences.keep_where_room import keep_where_room
+from .alike import alike
 
 __all__ = ["choose_operators"]
 
 log = logging.getLogger(__name__)
 
+_STARTS = 0.25  # of the time, for the first choices
+_LAST = 0.2  # of the time, for the best choice at the end
+_PATIENCE, _MORE = 200, 5  # changes that gain nothing; and for each node that has ways
+_TRIES = 2  # changes that are solved and gain nothing, for each node that has ways
 _LEAST = 0.1  # seconds that are worth solving for
 _BETTER = 1e-9  # of the cost
 
@@ -55,7 +59,7 @@ def choose_operators(
     budget_bytes : int
         Constants included.
     options : SolveOptions, optional
-        The time limit is for all solves together. There are one to a handful of them.
+        The time limit is for all solves together. Many choices are solved, each in a small share of it.
     strategy : str
         One of `STRATEGIES`, for the schedules.
     inexact : bool
@@ -79,6 +83,10 @@ def choose_operators(
     return _Chooser(operators, int(budget_bytes), options, strategy, inexact).run()
 
 
+def _needs(failed: tuple[InfeasibleBudgetError, Mapping[int, int]]) -> int:
+    return failed[0].minimum_bytes
+
+
 class _Chooser:
     """The best so far, and the choices that were solved."""
 
@@ -86,14 +94,16 @@ class _Chooser:
         self, operators: OperatorGraph, budget_bytes: int, options: SolveOptions, strategy: str, inexact: bool
     ) -> None:
         self.operators, self.budget_bytes, self.options, self.strategy = operators, budget_bytes, options, strategy
+        self.random = np.random.default_rng(options.seed)
         self.until = time.perf_counter() + options.time_limit
         self.allowed = {
             i: [at for at, way in enumerate(operators.ways(i)) if inexact or not way.error]
             for i in operators.implementations
         }
+        self.named = self._named()
         self.best: tuple[ChosenGraph, Schedule] | None = None
         self.solved: list[Mapping[int, int]] = []
-        self.failed: list[InfeasibleBudgetError] = []
+        self.failed: list[tuple[InfeasibleBudgetError, Mapping[int, int]]] = []
 
     @property
     def left(self) -> float:
@@ -101,19 +111,24 @@ class _Chooser:
 
     def run(self) -> Chosen:
         """All of it."""
-        begun = time.perf_counter()
+        begun, limit = time.perf_counter(), self.options.time_limit
         base = self.operators.choose({}).graph.base_cost
-        starts: list[Mapping[int, int]] = [{}, self._each(self._weight), self._each(lambda way: (way.cost,))]
+        starts = [{}, self._each(lambda way: (way.cost,)), *self.named, self._each(self._weight)]
+        share = _STARTS * limit / len(starts)
         for choice in starts:
-            self._solve(choice, self.options.time_limit / (len(starts) + 1))
-        while self.best is not None and self.left > _LEAST:
+            self._solve(choice, share)
+        if self.best is None and (unproven := [known for known in self.failed if not known[0].proven]):
+            self._solve(min(unproven, key=_needs)[1], self.left - limit * _STARTS, again=True)
+        self._join(share)
+        before = np.inf
+        while self.best is not None and self.best[1].cost < before * (1 - _BETTER) and self.left > _LAST * limit:
             before = self.best[1].cost
-            self._replay()
-            self._solve(self.best[0].choice, self.left)
-            if self.best[1].cost >= before * (1 - _BETTER):
-                break
+            self._one_by_one(time.perf_counter() + self.left / 2)
+            self._together(time.perf_counter() + self.left / 2)
+            self._solve(self._best_choice, share)
+        self._anew(share)
         if self.best is not None and self.best[1].gap > self.options.gap:  # solved in a share of the time
-            self._solve(self.best[0].choice, self.left, again=True)
+            self._solve(self._best_choice, self.left, again=True)
         if self.best is None:
             raise self._infeasible()
         chosen, schedule = self.best
@@ -123,7 +138,7 @@ class _Chooser:
 
     def _infeasible(self) -> InfeasibleBudgetError:
         """The error of the choice that needs the least. It proves nothing where there are others."""
-        error = min(self.failed, key=lambda error: error.minimum_bytes)
+        error, _ = min(self.failed, key=_needs)
         if all(len(ats) == 1 for ats in self.allowed.values()):
             return error
         tried = f"{error}; of many choices of operators {len(self.failed)} were tried"
@@ -132,6 +147,15 @@ class _Chooser:
     def _each(self, weight: Callable[[Implementation], tuple[float, ...]]) -> dict[int, int]:
         """The way of least weight for each node; the default's index is 0, so it is taken where it is as good."""
         return {i: min(ats, key=lambda at: weight(self.operators.ways(i)[at])) for i, ats in self.allowed.items()}
+
+    def _named(self) -> list[dict[int, int]]:
+        """For each name of a way, the choice that takes it wherever there is one."""
+        found: dict[str, dict[int, int]] = {}
+        for i, ats in self.allowed.items():
+            for at in ats:
+                if at:
+                    found.setdefault(self.operators.ways(i)[at].name, {})[i] = at
+        return list(found.values())
 
     def _weight(self, way: Implementation) -> tuple[float, ...]:
         return (float(self.operators.graph.sizes[list(way.inputs)].sum()) + way.workspace, way.cost)
@@ -145,7 +169,7 @@ class _Chooser:
             limits = replace(self.options, time_limit=max(seconds, _LEAST))
             self._offer(chosen, solve(chosen.graph, self.budget_bytes, self.strategy, limits))
         except InfeasibleBudgetError as error:
-            self.failed.append(error)
+            self.failed.append((error, chosen.choice))
 
     def _offer(self, chosen: ChosenGraph, schedule: Schedule, *, as_good: bool = False) -> bool:
         """Take a schedule if it fits and is cheaper, or as good if that is enough."""
@@ -158,35 +182,70 @@ class _Chooser:
         self.best = chosen, schedule
         return True
 
-    def _replay(self) -> None:
+    def _join(self, share: float) -> None:
+        """Add further ways to the best choice, all of one name at a time, for as long as that helps."""
+        before = np.inf
+        while self.best is not None and self.best[1].cost < before * (1 - _BETTER):
+            before = self.best[1].cost
+            for more in self.named:
+                choice = self._best_choice
+                for joined in ({**more, **choice}, {**choice, **more}):
+                    if self.left > _LAST * self.options.time_limit:
+                        self._solve(joined, share)
+
+    def _one_by_one(self, until: float) -> None:
         """Change ways one at a time, for as long as any change helps: to the default if it costs no more."""
         changed = True
         while changed:
             changed = False
             for i, ats in self.allowed.items():
                 for at in ats:
-                    assert self.best is not None
-                    choice = self.best[0].choice
-                    if at == choice.get(i, 0) or self.left <= 0:
-                        continue
-                    chosen = self.operators.choose({**choice, i: at})
-                    changed |= self._offer(chosen, self._same_order(chosen), as_good=i in choice and not at)
+                    if time.perf_counter() > until:
+                        return
+                    choice = self._best_choice
+                    if at != choice.get(i, 0):
+                        changed |= self._change({i: at}, as_good=i in choice and not at)
 
-    def _same_order(self, chosen: ChosenGraph) -> Schedule:
-        """The best schedule's order of computation for another choice. What is new comes as early as it can."""
+    def _together(self, until: float) -> None:
+        """Give several nodes other ways at once, for as long as any change helps."""
+        failed = 0.0 if self.named else np.inf
+        while failed < _PATIENCE + _MORE * len(self.allowed) and time.perf_counter() < until:
+            failed = 0 if self._change(self._neighbours()) else failed + 1
+
+    def _anew(self, share: float) -> None:
+        """The same, but what is changed is solved: a schedule far from the best one may suit it."""
+        failed, most = 0, _TRIES * len(self.allowed) if self.named else 0
+        while self.best is not None and failed < most and self.left > _LAST * self.options.time_limit:
+            before = self.best[1].cost
+            self._solve({**self._best_choice, **self._neighbours()}, share)
+            failed = 0 if self.best[1].cost < before * (1 - _BETTER) else failed + 1
+
+    def _neighbours(self) -> dict[int, int]:
+        """Other ways for nodes that follow each other, from one to all: of one name, the default, or any by chance."""
+        mixed = {i: int(self.random.choice(ats)) for i, ats in self.allowed.items()}
+        kinds = [dict.fromkeys(self.allowed, 0), mixed, *self.named]
+        kind = kinds[self.random.integers(len(kinds))]
+        nodes, count = list(kind), int((len(kind) + 1) ** self.random.random())
+        first = int(self.random.integers(len(nodes) - count + 1))
+        return {i: kind[i] for i in nodes[first : first + count]}
+
+    @property
+    def _best_choice(self) -> Mapping[int, int]:
         assert self.best is not None
-        place = {int(node): at for at, node in enumerate(chosen.nodes)}
-        nodes = self.best[0].nodes[self.best[1].sequence].tolist()
-        graph, order = chosen.graph, [place[node] for node in nodes if node in place]
-        for new in sorted(set(range(len(graph))) - set(order)):
-            after = [order.index(i) for i in graph.inputs[new]]
-            order.insert(max(after, default=-1) + 1, new)
-        order = legalise(graph, without_dead(graph, order))
-        schedule = Schedule(graph, np.array(order), self.strategy, "ways changed", budget_bytes=self.budget_bytes)
-        if not schedule.frontier_advancing or schedule.peak_bytes > self.budget_bytes:
-            return schedule
-        sequence = np.array(schedule.sequence)  # one that may be written to, as everywhere: see numba_jit
-        better = keep_where_room(flatten(graph), self.budget_bytes - graph.constant_bytes, sequence)
-        polished = replace(schedule, sequence=better)
-        polished = polished if polished.peak_bytes <= self.budget_bytes else schedule
-        return replace(polished, lower_bound=graph.base_cost)
+        return self.best[0].choice
+
+    def _change(self, changes: Mapping[int, int], *, as_good: bool = False) -> bool:
+        """Take other ways if a schedule like the best one costs less then."""
+        assert self.best is not None
+        chosen = self.operators.choose({**self._best_choice, **changes})
+        if chosen.choice == self._best_choice:
+            return False
+        seed = int(self.random.integers(2**31))
+        sequence = alike(self.best[0], self.best[1].sequence, chosen, self.budget_bytes, seed)
+        if sequence is None or chosen.graph.costs[sequence].sum() > self.best[1].cost * (1 + _BETTER):
+            return False
+        schedule = Schedule(
+            chosen.graph, sequence, self.strategy, "ways changed",
+            budget_bytes=self.budget_bytes, lower_bound=chosen.graph.base_cost,
+        )  # fmt: skip
+        return self._offer(chosen, schedule, as_good=as_good)

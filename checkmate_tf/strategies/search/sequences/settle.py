@@ -24,7 +24,7 @@ from ..arrays import Problem, flatten
 from .exchange import LONGEST, SPARE, eject, extra_cost, turn
 from .keep_where_room import profile, without
 
-__all__ = ["HIGHEST", "Settled", "excess", "first_price", "lowered", "moves_at_once", "ruined", "settle"]
+__all__ = ["HIGHEST", "Settled", "excess", "first_price", "in_memory", "lowered", "moves_at_once", "ruined", "settle"]
 
 HIGHEST = 1e9  # times the first price: what has not settled by then is given up
 _FIRST_PRICE = 0.01  # of the base cost, for all that a sequence takes too much
@@ -193,7 +193,7 @@ def first_price(graph: Graph, problem: Problem, sequence: Integers, budget: int)
     float
         Cost of a byte at a position; above 0.
     """
-    memory = _profile(problem, sequence)
+    memory = in_memory(problem, sequence)
     return max(_FIRST_PRICE * graph.base_cost / max(excess(memory, budget), 1.0), float(np.finfo(float).tiny))
 
 
@@ -228,7 +228,7 @@ def lowered(graph: Graph, sequence: Integers, turns: float, low: int, seconds: f
     budget, price, highest, least = 0, 0.0, 0.0, low - graph.constant_bytes
     while time.perf_counter() < until and price <= highest:
         if current is best:
-            most = int(_profile(problem, best).max(initial=0))
+            most = int(in_memory(problem, best).max(initial=0))
             if most <= least:
                 break
             budget = max(least, int(_LOWER * most))
@@ -244,7 +244,7 @@ def lowered(graph: Graph, sequence: Integers, turns: float, low: int, seconds: f
     return best
 
 
-def _profile(problem: Problem, sequence: Integers) -> Integers:
+def in_memory(problem: Problem, sequence: Integers) -> Integers:
     """What is in memory at each position of a sequence, without recomputations that nobody reads."""
     memory, last_use, previous = np.zeros((3, len(sequence)), np.int64)
     return memory[: len(profile(problem, sequence, memory, last_use, previous))]

@@ -153,7 +153,7 @@ def test_a_whole_graph(caplog):
     [
         ([_graph(), _graph(seed=1), _graph(ids=30), _graph()], 1),  # fewer ids are a smaller batch
         ([_graph(), _graph(300, 700), _graph(), _graph(300, 700, 20)], 2),
-        ([_graph(), _graph(200, 200), _graph()], 2),  # as frequent as the batch now
+        pytest.param([_graph(), _graph(200, 200), _graph()], 2, marks=pytest.mark.long),  # as frequent as the batch now
     ],
 )
 def test_graphs_in_a_pipeline(given, plans):
@@ -166,8 +166,8 @@ def test_graphs_one_by_one():
 
 
 def test_more_graphs_than_plans_are_kept(caplog):
-    batches = [_graph(400 + 10 * k) for k in range(3)]
-    _same(GRAPH, _fit(_open(batches), epochs=2), plans=2, max_plans=2)
+    batches = [_graph(400 + 10 * k) for k in (0, 1, 2, 0)]
+    _same(GRAPH, _fit(_open(batches)), plans=2, max_plans=2)
     assert caplog.text.count("in more than 2 combinations of sizes") == 1
 
 
@@ -182,8 +182,8 @@ def _zipped(unlabelled=500, labelled=60, sizes=(200, 20)):
     ("rows", "plans"),
     [
         ((400, 40), 1),
-        ((500, 60), 2),  # the last unlabelled batch is smaller
-        ((400, 27), 1),  # the last labelled one is
+        pytest.param((500, 60), 2, marks=pytest.mark.long),  # the last unlabelled batch is smaller
+        pytest.param((400, 27), 1, marks=pytest.mark.long),  # the last labelled one is
         ((450, 47), 2),
     ],
 )
@@ -196,13 +196,14 @@ def test_equal_sizes_are_one_batch_and_a_smaller_one_of_them_is_served():
     _same(TWO, _fit(*(lambda one=one: _zipped(*one) for one in given)))
 
 
+@pytest.mark.long
 def test_sizes_that_were_apart_may_be_equal_later():
     given = (400, 40, (200, 20)), (160, 160, (80, 80)), (400, 40, (200, 20))
     _same(TWO, _fit(*(lambda one=one: _zipped(*one) for one in given)), plans=2)
 
 
 @pytest.mark.feature("Training", "a table beside a batch")
-@pytest.mark.parametrize("anchors_known", [True, False])
+@pytest.mark.parametrize("anchors_known", [pytest.param(True, marks=pytest.mark.long), False])
 def test_anchors_beside_a_batch(anchors_known):
     (x, anchors), y = _anchored(160)
 
@@ -222,7 +223,7 @@ def test_a_larger_batch_is_planned_for():
     assert list(model._checkmate_controller.batches.values()) == [64]
 
 
-@pytest.mark.parametrize("options", [{}, {"batch_size": 64}])
+@pytest.mark.parametrize("options", [pytest.param({}, marks=pytest.mark.long), {"batch_size": 64}])
 def test_data_is_planned_for_at_once(options):
     model = _attached(ANCHORS, data=_anchored(), **options)
     report = model.checkmate
@@ -239,7 +240,7 @@ def test_a_dataset_is_planned_for_at_once():
     assert len(model._checkmate_controller.plans) == 2  # the last unlabelled batch is smaller
 
 
-@pytest.mark.parametrize("first", [64, None])
+@pytest.mark.parametrize("first", [pytest.param(64, marks=pytest.mark.long), None])
 def test_specs_with_a_table(first):
     rows = lambda n, dtype="float32", *shape: tf.TensorSpec([n, *shape], dtype)  # noqa: E731
     spec = (rows(first, "float32", 32), rows(100, "float32", 32)), rows(first, "int64")

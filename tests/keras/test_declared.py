@@ -99,8 +99,15 @@ CASES = {
 
 
 @pytest.mark.feature("Training", "integers of another width than declared", note="no other plan with `batch_size=`")
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("action", [_by_fit, pytest.param(_by_pipeline, marks=pytest.mark.long), _one_by_one])
+@pytest.mark.parametrize(
+    ("name", "action"),
+    [
+        *((name, _by_fit) for name in CASES),
+        ("two inputs", _one_by_one),
+        *(pytest.param(name, _one_by_one, marks=pytest.mark.long) for name in CASES if name != "two inputs"),
+        *(pytest.param(name, _by_pipeline, marks=pytest.mark.long) for name in CASES),
+    ],
+)
 def test_one_plan_and_plain_numbers(name, action, caplog):
     caplog.set_level(logging.INFO, "checkmate_tf")
     build, data = CASES[name]

@@ -116,7 +116,7 @@ def test_ways_that_pay_only_together_are_found(names):
     operators = two_readers(*names)
     plain = operators.choose({}).graph
     budget = keep_all(plain).peak_bytes - 1
-    found = choose_operators(operators, budget, EXACT, "milp")
+    found = choose_operators(operators, budget, EXACT)
     for alone in ({3: 1}, {4: 1}):
         assert least_cost(operators.choose(alone).graph, budget) >= least_cost(plain, budget)
     assert set(found.chosen.choice) == {3, 4}

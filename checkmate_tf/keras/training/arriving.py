@@ -1,0 +1,429 @@
+"""Plans when a batch comes that no plan serves, where `compile` was given no batch size.
+
+Where batches may differ in other sizes than that of the batch, too, as sequences in buckets of lengths do, each
+combination of sizes has a plan. The same holds where inputs have several sizes along their first axis (`apart.py`),
+unless a plan with one open batch for all of them is there already, and large enough.
+
+Who takes batches out of a pipeline, to look at them, is in `first_batch.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from ...device.layout.region import reserve
+from ...errors import BatchSizeError, CheckmateError, InfeasibleBudgetError, TraceError
+from ...fit.options import PlanOptions, Progress
+from ...fit.subjects.tracing import of_size
+from ...trace.sizes.seen import MARGIN
+from ...units import Budget, format_bytes
+from ..batches.apart import apart_in, first_sizes, open_but, samples_of, told_sizes, with_apart
+from ..batches.ragged import are_more, enlarged, have_ragged, shapes_of
+from ..batches.samples import batch_axes, most_samples, shapes_said, spec_of, told_samples
+from ..batches.sizes import (
+    Functions,
+    Sizes,
+    as_given,
+    is_wider,
+    open_where_they_differ,
+    opened_batch,
+    sizes_of,
+    without_optional,
+)
+from ..batches.spec import batch_bytes, open_batch, sample_of
+from ..frameworks import put
+from ..progress import progress_bars
+from .controller import Controller
+
+__all__ = ["Arriving", "out_of_the_allocator"]
+
+log = logging.getLogger("checkmate_tf")
+
+_GIVE = "give batch_size= (the largest batch) to checkmate_tf"
+_FROM_PYTHON = "train by fit or train_on_batch, or call the step with it from Python once, so that it can be looked at"
+
+
+class Arriving(Controller):
+    """A controller that has no plan until a batch comes, on one device. Until then its `batch_size` is 0.
+
+    What batches look like may be told before one comes, by `foresee`.
+
+    Plans are kept for the sizes that came last, `options.max_plans` of them.
+
+    Attributes
+    ----------
+    progress : bool or callable
+        As `compile` takes it.
+    functions : Functions
+        Train functions for the sizes that came, without what is done around them.
+    found_bytes : int
+        What lay on the device when `compile` was called.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        options: PlanOptions,
+        plain_step: Callable[[Any], Any],
+        progress: bool | Progress,
+        told: bool = False,
+    ):
+        super().__init__(model, options, 0, plain_step, told=told)
+        self.progress = progress
+        self.functions = Functions()
+        device = self._device()
+        reserve(device, options.budget.size_bytes or 0)  # before the data of `fit` comes
+        self.found_bytes = device.foreign_bytes(0)
+        self._warned = False
+        self._batch_axes: list[bool] = []  # of each first axis, whether it is the batch, if not all of them are
+        self._latest: Any = None  # the batch of the step that runs, if data decides sizes
+
+    def foresee(self, opened: Any, size: int, spec: Any, data: Any) -> None:
+        """Plan for batches before one comes.
+
+        Parameters
+        ----------
+        opened : nest of tf.TensorSpec
+            Of them, as `data_spec` gives it.
+        size : int
+            How many samples the largest has.
+        spec : nest of tf.TensorSpec, or None
+            As for `arrives`.
+        data : nest of arrays, or None
+            A batch, if there is one.
+
+        Raises
+        ------
+        CheckmateError
+            As `plan` raises.
+        """
+        self._batch_axes = batch_axes(opened)
+        self._plan_for(size, of_size(opened, size), spec, data)
+
+    def arrives(self, data: Any, spec: Any = None) -> bool:
+        """Plan for a batch, if no plan serves it.
+
+        That is the first one of its sizes, a larger one than before, one with more values, or one of another size where
+        the plan is for one alone.
+
+        Parameters
+        ----------
+        data : nest of arrays or tensors
+            As a step sees it. Tensors of a graph tell their shapes alone.
+        spec : nest of tf.TensorSpec, optional
+            Of the batches to come. By default they are as this one, and where others of other sizes came before, sizes
+            that differ are open, as TensorFlow leaves them open then.
+
+        Returns
+        -------
+        bool
+            Whether a plan was made.
+
+        Raises
+        ------
+        BatchSizeError
+            If there is no plan yet, and the batch does not tell its size.
+        CheckmateError
+            As `plan` raises. If it was the first batch, the model is restored, and trains plainly from now on.
+        """
+        self._forget_compiled_before()
+        data, spec = self.packed(tf.nest.map_structure(without_optional, data)), self.packed(spec)
+        given = tf.nest.map_structure(spec_of, data)
+        came = self._came(given)
+        size = came.size
+        if self._may_differ(came, spec):
+            self._plan_for(max(size or 0, self.batches[came.key]), given, spec, data)
+            self._remember(data)
+            return True
+        if self._is_served(came, spec) and not self._has_more(data):
+            if came.key in self.plans:
+                self.serves(came.key)
+                self._remember(data)
+            return False
+        if not size:
+            if self.batch_size:
+                return False
+            what = "is empty" if size == 0 else "comes in a graph that leaves its size open"
+            advice = _FROM_PYTHON if have_ragged(data) else _GIVE
+            raise BatchSizeError(
+                f"the first batch of {self.model.name!r} {what}, so memory cannot be planned for it: {advice}"
+            )
+        self._plan_for(size, given, spec, data)
+        self._remember(data)
+        return True
+
+    def serves(self, key: Any) -> None:
+        """The plan that trains next, which is the last one to be dropped. Its peak is not that of the one before."""
+        if key == self.key:
+            return
+        device = self._device()
+        if self.key in self.plans and device.measurable:
+            self.peaks.forget()
+        super().serves(key)
+        self.plans[key] = self.plans.pop(key)
+        if self.attached:
+            put(self.model, "checkmate", self.report)
+
+    def opened(self, given: Any) -> Any:
+        """The specs that plans are made for, of the specs of a batch.
+
+        The batch is open, which is all first axes if they have one size, or if there is a plan for that already. Where
+        the shapes of a graph leave some first axes open, those that it knows are not the batch if there is such a plan.
+        """
+        whole, sizes = open_batch(given), told_sizes(given)
+        is_open = None in first_sizes(given)
+        if len(sizes) + is_open < 2:
+            return whole
+        if is_open:
+            apart = open_but(given, None)
+            return apart if self._key(apart) in self.plans else whole
+        key = self._key(whole)
+        if key in self.plans and not self.plans[key].same_size and sizes[-1] <= self.batches[key]:
+            return whole
+        return open_but(given, self._batch_in(given))
+
+    def _batch_in(self, given: Any) -> int | None:
+        """The batch size of inputs that disagree: of those that had it before, if they agree."""
+        sizes = first_sizes(given)
+        if len(sizes) == len(self._batch_axes):
+            kept = {size for size, is_batch in zip(sizes, self._batch_axes, strict=True) if is_batch}
+            if len(kept) == 1:
+                return kept.pop()
+        return samples_of(given)
+
+    def _came(self, given: Any) -> _Batch:
+        """What is known of a batch of such specs."""
+        with contextlib.suppress(CheckmateError):
+            opened = self.opened(given)
+            return _Batch(given, opened, self._key(opened), most_samples(given, opened))
+        return _Batch(given, None, None, most_samples(given))
+
+    def _sizes(self, specs: Any) -> Sizes:
+        """What tells train functions apart: all sizes but that of the batch."""
+        given = tf.nest.map_structure(without_optional, specs)
+        if len(set(first_sizes(given))) < 2:  # mostly, and asked in each execution
+            return (*sizes_of(specs), ())
+        opened = self._came(given).opened
+        return (*sizes_of(specs), apart_in(opened) if opened is not None else ())
+
+    def sizes(self, data: Any) -> Sizes:
+        return self._sizes(tf.nest.map_structure(spec_of, data))
+
+    def _has_more(self, data: Any) -> bool:
+        """Whether ragged and sparse inputs have more values than are planned for."""
+        if not have_ragged(data):
+            return False
+        planned = self.shapes.get(self._specs_of(data))
+        return planned is not None and are_more(shapes_of(data), planned)
+
+    def _specs_of(self, data: Any) -> tuple[Any, ...]:
+        """The key of `shapes` for such a batch."""
+        return tuple(tf.nest.flatten(self.opened(tf.nest.map_structure(spec_of, data))))
+
+    def _remember(self, data: Any) -> None:
+        """Keep the batch of the step that runs, if data decides sizes."""
+        if not _is_symbolic(data):
+            self._latest = tf.nest.map_structure(out_of_the_allocator, data) if self._depends_on_data() else None
+
+    def _depends_on_data(self) -> bool:
+        """Whether the plan that trains is for sizes that data decides, as one batch had them."""
+        return self.key in self.plans and self.plans[self.key].program.static.seen
+
+    def _outgrown(self, key: Any, peak: int) -> None:
+        """Plan anew for the batch that took more, if that may be because of its data."""
+        if self._latest is None or not self._depends_on_data():
+            super()._outgrown(key, peak)
+            return
+        given, before = tf.nest.map_structure(spec_of, self._latest), self.plans[key].schedule
+        self._plan_for(self.batches[key], given, None, self._latest)
+        if self.plans[self.key].schedule is before:  # its data is not why
+            super()._outgrown(self.key, peak)
+
+    def _may_differ(self, came: _Batch, spec: Any) -> bool:
+        """Whether batches come in other sizes, too, or may, and the plan is for one size alone."""
+        key, opened = came.key, came.opened
+        if key not in self.plans or not self.plans[key].same_size:
+            return False
+        return told_samples(came.given, opened) != self.batches[key] or (
+            spec is not None and told_samples(spec, opened) is None
+        )
+
+    def _is_served(self, came: _Batch, spec: Any) -> bool:
+        """Whether there is a plan for such a batch, or will be when it is traced.
+
+        Where all batches have one size, or first axes are not the batch, a trace would not know that: it is planned
+        for before.
+        """
+        size, key, opened = came.size, came.key, came.opened
+        if size is None or not 0 < size <= self._planned_for(key) or self._may_differ(came, spec):
+            return False
+        if key in self.plans or opened is None:
+            return True
+        return not apart_in(opened) and (spec is None or told_samples(spec) is None)
+
+    def _planned_for(self, key: Any) -> int:
+        """The largest batch that there is a plan for, or will be when such a batch is traced.
+
+        0 where the same inputs came in other sizes alone.
+        """
+        if key in self.plans:
+            return self.batches[key]
+        return 0 if any(_in_other_sizes(key, other) for other in self.plans) else self.batch_size
+
+    def _plan_for(self, size: int, given: Any, spec: Any, data: Any) -> None:
+        """Plan for batches of up to so many samples, as `arrives`; `given` are the specs of the batch that came."""
+        first = not self.batch_size
+        before = self.batch_size, self.options, self.plans, self.batches, self.shapes, self.key
+        arrived = self._came(given)
+        key = arrived.key
+        others = {k: plan for k, plan in self.plans.items() if _in_other_sizes(key, k)}
+        self._tell_why(size, arrived, spec, bool(others))
+        kept = dict(list(others.items())[max(0, len(others) - self.options.max_plans + 1) :])
+        if len(kept) < len(others):
+            self._warn_of_sizes()
+        gone = self.plans.keys() - kept.keys()
+        try:
+            opened = self.opened(given)
+            if spec is not None:
+                opened = with_apart(open_batch(as_given(spec, given)), opened)
+            told = None if spec is None else told_samples(spec, opened)
+            if spec is None or not is_wider(spec, opened):
+                spec = open_where_they_differ(opened, [other[1] for other in others])
+            traced = opened_batch(spec, opened) if is_wider(spec, opened) else None
+            same_size = told == size and traced is None and key not in before[2]
+            self.batch_size, self.plans, self.batches = size, kept, {k: self.batches[k] for k in kept}
+            self.key = self.key if self.key in kept else None
+            with progress_bars(self.progress) as tell:
+                sample = came = None
+                if not _is_symbolic(data) and most_samples(given):
+                    came = sample_of(data, size, opened) if have_ragged(data) else None
+                    data = tf.nest.map_structure(enlarged, data)
+                    sample = sample_of(data, size, opened)
+                    if came is not None:
+                        self.shapes = {**self.shapes, tuple(tf.nest.flatten(opened)): shapes_of(data, opened)}
+                self.options = replace(
+                    self.options, progress=tell, sample=sample, enlarged=have_ragged(data), came=came,
+                    same_size=same_size,
+                )  # fmt: skip
+                self.plan(opened, traced, told=True)
+                self.options = replace(self.options, same_size=False)  # what is traced later tells no size
+        except BaseException as error:
+            self.batch_size, self.options, self.plans, self.batches, self.shapes, self.key = before
+            raised = _as_disagreement(error, given, size)
+            if first and self.attached and isinstance(error, Exception):
+                raised.add_note(self._said(error, can_be_told=not have_ragged(data)))
+                self.detach()
+            if raised is not error:
+                raise raised from error
+            raise
+        if apart_in(opened):
+            self._batch_axes = batch_axes(opened)
+        for old in gone:
+            self.functions.forget((*sizes_of(old[1]), apart_in(old[1])))
+        if self.attached:
+            put(self.model, "checkmate", self.report)
+
+    def _tell_why(self, size: int, came: _Batch, spec: Any, others: bool) -> None:
+        """Log why a plan is made; `others`: whether the same inputs came in other sizes."""
+        name, key, given = self.model.name, came.key, came.given
+        if not self.batch_size:
+            log.info("%s: the first batch has %d samples: planning for that", name, size)
+            if came.opened is not None and apart_in(came.opened):
+                text = "%s: inputs have %s along their first axis: %d is taken for the batch"
+                log.info(text, name, told_sizes(given), size)
+        elif others and key not in self.plans:
+            log.info("%s: a batch of other sizes came: planning for %s", name, shapes_said(given))
+        elif self._may_differ(came, spec):
+            text = "%s: batches may come in several sizes now, and the plan is for %d samples alone: planning again"
+            log.warning(text, name, self.batches[key])
+        elif key not in self.plans and size <= self.batch_size:
+            log.info("%s: planning again, for %d samples: the model or its data changed", name, size)
+        elif size <= self._planned_for(key):
+            text = "%s: a batch with more values came than memory was planned for: planning again, for %.1f%% more"
+            log.warning(text, name, 1e2 * MARGIN)
+        else:
+            text = "%s: a batch of %d samples came, memory was planned for %d: planning again; %s to plan once"
+            log.warning(text, name, size, self._planned_for(key), _GIVE)
+
+    def _budget_for(self, spec: Any) -> Budget:
+        """A share is one of the plain peak with the largest inputs so far: all sizes have one budget."""
+        if have_ragged(spec):  # how many values come is no other size: a plan for more takes the place of the last
+            return self.options.budget
+        key = self._key(spec)
+        others = [other for other in self.plans if _in_other_sizes(key, other)]
+        if not others or self.options.budget.fraction is None:
+            return super()._budget_for(spec)
+        largest = max(others, key=lambda other: batch_bytes(other[1], self.batches[other]))
+        if batch_bytes(spec, self.batch_size) > batch_bytes(largest[1], self.batches[largest]):
+            return self.options.budget
+        return Budget(size_bytes=self.plans[largest].report.budget_bytes)
+
+    def _warn_of_sizes(self) -> None:
+        if self._warned:
+            return
+        self._warned = True
+        log.warning(
+            "%s: its batches come in more than %d combinations of sizes, and so many plans are kept: the others are "
+            "made again each time. Pad sequences to fewer lengths, or give a larger max_plans= to checkmate_tf",
+            self.model.name,
+            self.options.max_plans,
+        )
+
+    def _said(self, error: Exception, can_be_told: bool) -> str:
+        """What is said beside an error that came with the first batch; whether its size can be told beforehand."""
+        said = f"{self.model.name!r} was restored: it trains plainly until checkmate_tf.compile is called again."
+        device = self._device()
+        came = device.foreign_bytes(self.found_bytes) if device.is_cpu and self.options.verify else 0
+        if came and isinstance(error, InfeasibleBudgetError):
+            said += (
+                f" {format_bytes(came)} came to the device since it was called, such as arrays given to fit, and "
+                "batches that a pipeline keeps ready. The budget is for them, too: give fit a tf.data.Dataset that "
+                "reads batch by batch"
+            )
+            said += f", or {_GIVE}, which then plans before they come." if can_be_told else "."
+        return said
+
+
+class _Batch(NamedTuple):
+    """What is known of a batch."""
+
+    given: Any
+    """Its specs."""
+    opened: Any
+    """The specs that are planned for; None if it cannot be planned for, which planning explains."""
+    key: Any
+    """Of plans; None if it cannot be planned for."""
+    size: int | None
+    """The most samples that an input has; None if that is open."""
+
+
+def out_of_the_allocator(value: Any) -> Any:
+    """Values where they are not measured as those of another tenant of the device."""
+    return value.numpy() if isinstance(value, tf.Tensor) else value
+
+
+def _is_symbolic(data: Any) -> bool:
+    """Whether a batch is one of a graph."""
+    return any(tf.is_symbolic_tensor(t) for t in tf.nest.flatten(data, expand_composites=True))
+
+
+def _in_other_sizes(key: Any, other: Any) -> bool:
+    """Whether two keys of plans are for the same inputs, but for their sizes."""
+    return key is not None and key[2] == other[2] and key[1] != other[1]
+
+
+def _as_disagreement(error: BaseException, given: Any, size: int) -> BaseException:
+    """The error; or another one, if the step cannot be traced, which may be since inputs disagree."""
+    sizes = told_sizes(given)
+    if len(sizes) < 2 or not isinstance(error, TraceError):
+        return error
+    return BatchSizeError(
+        f"inputs disagree on the batch size: {sizes}. {size} was taken for it, and the other first axes for no batch, "
+        f"as those of the nodes and edges of a graph. With that, {error}"
+    )

@@ -186,6 +186,13 @@ class OperatorGraph:
         )
         return self.graph.constant_bytes + max(alone, default=0)
 
+    @cached_property
+    def least_cost(self) -> float:
+        """What every schedule for every choice costs at least: each node that none leaves out, in its cheapest way."""
+        return float(
+            sum(min(way.cost for way in self.ways(i)) for i in range(len(self)) if i not in self.optional)
+        )  # fmt: skip
+
     def choose(self, choice: Mapping[int, int] | None = None) -> ChosenGraph:
         """The graph in which each node is computed in the chosen way.
 

@@ -127,10 +127,19 @@ def test_what_an_operation_takes_in_its_lightest_way_is_needed_in_any_choice():
 
 
 @given(operator_graphs())
-def test_no_choice_needs_less_than_the_least(operators):
+def test_no_choice_needs_or_costs_less_than_the_least(operators):
     for ways in product(*(range(len(operators.ways(i))) for i in range(len(operators)))):
         graph = operators.choose(dict(enumerate(ways))).graph
         assert operators.least_bytes <= graph.constant_bytes + graph.working_set.max(initial=0)
+        assert operators.least_cost <= graph.base_cost + 1e-9
+
+
+def test_the_least_cost_has_the_cheapest_way_of_each_node_that_is_always_there():
+    ways = {6: [Implementation("mask", 0.5, (5, 2)), Implementation("dear", 9.0, (5, 1))]}
+    operators = OperatorGraph(masked().graph, ways, masked().encodings)
+    assert (
+        operators.least_cost == 1.0 + 3 + 4 + 0.5 + 6 + 2
+    )  # x, next, g2, g1 by its mask, g0, and relu, which next reads
 
 
 @pytest.mark.parametrize(

@@ -101,12 +101,18 @@ class _Chooser:
             for i in operators.implementations
         }
         self.named = self._named()
+        self.floor = operators.least_cost
         self.best: tuple[ChosenGraph, Schedule] | None = None
         self.solved: list[Mapping[int, int]] = []
         self.failed: list[tuple[InfeasibleBudgetError, Mapping[int, int]]] = []
 
     @property
     def left(self) -> float:
+        """Seconds, none where no choice can cost so much less that it counts."""
+        if self.best is not None:
+            cost = self.best[1].cost
+            if cost * (1 - max(self.options.gap, _BETTER)) <= self.floor:
+                return 0.0
         return self.until - time.perf_counter()
 
     def run(self) -> Chosen:
@@ -116,7 +122,8 @@ class _Chooser:
         starts = [{}, self._each(lambda way: (way.cost,)), *self.named, self._each(self._weight)]
         share = _STARTS * limit / len(starts)
         for choice in starts:
-            self._solve(choice, share)
+            if self.left > 0:
+                self._solve(choice, share)
         if self.best is None and (unproven := [known for known in self.failed if not known[0].proven]):
             self._solve(min(unproven, key=_needs)[1], self.left - limit * _STARTS, again=True)
         self._join(share)
@@ -200,7 +207,7 @@ class _Chooser:
             changed = False
             for i, ats in self.allowed.items():
                 for at in ats:
-                    if time.perf_counter() > until:
+                    if time.perf_counter() > until or self.left <= 0:
                         return
                     choice = self._best_choice
                     if at != choice.get(i, 0):
@@ -209,7 +216,7 @@ class _Chooser:
     def _together(self, until: float) -> None:
         """Give several nodes other ways at once, for as long as any change helps."""
         failed = 0.0 if self.named else np.inf
-        while failed < _PATIENCE + _MORE * len(self.allowed) and time.perf_counter() < until:
+        while failed < _PATIENCE + _MORE * len(self.allowed) and time.perf_counter() < until and self.left > 0:
             failed = 0 if self._change(self._neighbours()) else failed + 1
 
     def _anew(self, share: float) -> None:

@@ -191,7 +191,7 @@ def test_values_are_kept_where_the_rounded_optimum_does_not_fit(graph, share, mo
     schedule = solve(graph, budget, "lp-rounding", options)
     assert schedule.peak_bytes <= budget
     assert schedule.lower_bound <= solve(graph, budget, "checkmate", options).cost <= schedule.cost
-    monkeypatch.setattr(rounding, "KEEPING", 0.0)
+    monkeypatch.setattr(rounding, "AGAIN", ())
     with pytest.raises(InfeasibleBudgetError, match="rounded schedule does not fit"):
         solve(graph, budget, "lp-rounding", options)
 

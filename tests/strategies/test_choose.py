@@ -1,5 +1,6 @@
 """The search for ways and a schedule: never below the true optimum, never above the default's."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -73,7 +74,7 @@ def test_never_below_the_optimum_and_never_above_the_default(operators, cut):
     default = operators.choose({}).graph
     budget = max(0, keep_all(default).peak_bytes - cut)
     try:
-        found = choose_operators(operators, budget, EXACT, "milp")
+        found = choose_operators(operators, budget, SolveOptions(time_limit=10.0, gap=0.0))
     except InfeasibleBudgetError:
         return
     evaluation = evaluate(found.chosen.graph, found.schedule.plan)
@@ -121,6 +122,29 @@ def test_ways_that_pay_only_together_are_found(names):
         assert least_cost(operators.choose(alone).graph, budget) >= least_cost(plain, budget)
     assert set(found.chosen.choice) == {3, 4}
     assert found.schedule.cost == true_optimum(operators, budget) < least_cost(plain, budget)
+
+
+def test_a_choice_that_alone_fits_is_found():
+    operators = two_readers("output", "input")
+    late = replace(operators.graph, recompute_until=np.array([0, 2, 6, 6, 6, 6]))
+    operators = OperatorGraph(late, operators.implementations)
+    feasible = [c for c in ({}, {3: 1}, {4: 1}, {3: 1, 4: 1}) if least_cost(operators.choose(c).graph, 25) < np.inf]
+    assert feasible == [{3: 1, 4: 1}]
+    assert choose_operators(operators, 25, EXACT).chosen.choice == {3: 1, 4: 1}
+
+
+@pytest.mark.parametrize("seconds", [1e-9, 0.05])
+def test_the_default_ways_are_solved_however_little_time_there_is(seconds):
+    operators = relus()
+    plain = operators.choose({}).graph
+    found = choose_operators(operators, keep_all(plain).peak_bytes - 8, SolveOptions(time_limit=seconds))
+    assert found.schedule.peak_bytes <= keep_all(plain).peak_bytes - 8
+
+
+def test_a_budget_below_one_operation_is_proven_too_small():
+    with pytest.raises(InfeasibleBudgetError, match="so many choices of operators were tried") as caught:
+        choose_operators(relus(), relus().least_bytes - 1, SolveOptions(time_limit=1.0))
+    assert caught.value.proven and caught.value.minimum_bytes >= relus().least_bytes
 
 
 def test_a_cheaper_way_is_taken():

@@ -14,12 +14,8 @@ from ..search.sequences.settle import first_price, in_memory, settle
 
 __all__ = ["alike"]
 
-_DROPS, _GROWTH, _PATIENCE, _MOVES = (
-    0.2,
-    2.0,
-    100,
-    3000,
-)  # of settling, nearly as in `sequences.refine`
+# Of settling, which has more time and other prices in a search (`sequences.refine`).
+_DROPS, _GROWTH, _PATIENCE, _MOVES = 0.2, 2.0, 100, 3000
 
 
 def alike(
@@ -27,8 +23,8 @@ def alike(
 ) -> NDArray[np.int64] | None:
     """The same computations in the same order, as far as another choice has them.
 
-    What is new comes as early as it can. Where that takes too much, values are dropped until it fits (`settle`). Where
-    there is room, values are kept.
+    What is new comes at its place in the graph's order, if first computations are in that order; else as early as it
+    can. Where that takes too much, values are dropped until it fits (`settle`). Where there is room, values are kept.
 
     Parameters
     ----------
@@ -45,19 +41,31 @@ def alike(
     (length,) int array or None
         Legal for `chosen.graph`, and within the budget; None if that was not found.
     """
-    place = {int(node): at for at, node in enumerate(chosen.nodes)}
-    graph, order = chosen.graph, [place[node] for node in known.nodes[sequence].tolist() if node in place]
-    for new in sorted(set(range(len(graph))) - set(order)):
-        after = [order.index(i) for i in graph.inputs[new]]
-        order.insert(max(after, default=-1) + 1, new)
-    found = np.array(legalise(graph, without_dead(graph, order)), np.int64)
+    graph, sequence = chosen.graph, _carried_over(known, sequence, chosen)
     problem, room = flatten(graph), budget_bytes - graph.constant_bytes
-    if in_memory(problem, found).max(initial=0) > room:
-        price = first_price(graph, problem, found, room)
+    if in_memory(problem, sequence).max(initial=0) > room:
+        price = first_price(graph, problem, sequence, room)
         settled = settle(
-            problem, links(graph), 0.0, _DROPS, room, found, price, _GROWTH, _PATIENCE, _MOVES, seed
+            problem, links(graph), 0.0, _DROPS, room, sequence, price, _GROWTH, _PATIENCE, _MOVES, seed
         )  # fmt: skip
         if settled.excess:
             return None
-        found = settled.sequence
-    return keep_where_room(problem, room, found)
+        sequence = settled.sequence
+    return keep_where_room(problem, room, sequence)
+
+
+def _carried_over(known: ChosenGraph, sequence: NDArray[np.int64], chosen: ChosenGraph) -> NDArray[np.int64]:
+    """What both choices compute, in the known order, and what is new in the other one; legal."""
+    place = {int(node): at for at, node in enumerate(chosen.nodes)}
+    graph, order = chosen.graph, [place[node] for node in known.nodes[sequence].tolist() if node in place]
+    first = list(dict.fromkeys(order))
+    in_order = first == sorted(first)
+    for new in sorted(set(range(len(graph))) - set(order)):
+        if in_order:
+            at = next((q for q, node in enumerate(order) if node > new), len(order))
+        else:
+            at = max((order.index(i) for i in graph.inputs[new]), default=-1) + 1
+        order.insert(at, new)
+    if not in_order:
+        order = without_dead(graph, order)
+    return np.array(legalise(graph, order), np.int64)

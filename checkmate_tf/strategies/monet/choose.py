@@ -1,13 +1,16 @@
 """Chooses implementations of operators around any strategy: the ways and the schedule that cost least in a budget.
 
 A choice gives a graph (`OperatorGraph.choose`), so any strategy can schedule it. Solved first are the choices of one
-rule for all nodes: the default way, the cheapest, the lightest (the fewest bytes read and held), and for each name of a
-way, that way wherever there is one. From the best of them it goes on, as long as that helps:
+rule for all nodes: the default way, the cheapest, for each name of a way that way wherever there is one, and the
+lightest (the fewest bytes read and held). If none fits, others near the one that needs least are tried. From the best
+it goes on, as long as that helps and there is time:
 
 - all ways of another name are added, and that is solved;
 - single ways, and those of neighbours, are changed for the schedule that is known (`alike`). A mask is dropped if it
   saves nothing because the value is in memory anyhow. A cheaper way is taken if there is room for it;
 - the best choice is solved anew, and so is what changes of neighbours make of it.
+
+It ends at once where a cost is as low as that of the cheapest ways, each computed once.
 
 MONeT (Shah et al., ICLR 2021) chooses both in one program (`monet`); this is a search, and needs no such program.
 
@@ -26,6 +29,7 @@ import numpy as np
 from ...errors import InfeasibleBudgetError
 from ...operators import Chosen, ChosenGraph, Implementation, OperatorGraph
 from ...schedule import Schedule
+from ...solvers.tolerances import EXACT
 from .. import solve
 from ..compiled import compile_search
 from ..options import SolveOptions
@@ -39,6 +43,7 @@ _STARTS = 0.25  # of the time, for the first choices
 _LAST = 0.2  # of the time, for the best choice at the end
 _PATIENCE, _MORE = 200, 5  # changes that gain nothing; and for each node that has ways
 _TRIES = 2  # changes that are solved and gain nothing, for each node that has ways
+_MOST = 3  # choices that are solved for longer, where none fits
 _LEAST = 0.1  # seconds that are worth solving for
 _BETTER = 1e-9  # of the cost
 
@@ -101,7 +106,8 @@ class _Chooser:
             for i in operators.implementations
         }
         self.named = self._named()
-        self.floor = operators.least_cost
+        some = operators if inexact else operators.exact()
+        self.least_cost, self.least_bytes = some.least_cost, some.least_bytes
         self.best: tuple[ChosenGraph, Schedule] | None = None
         self.solved: list[Mapping[int, int]] = []
         self.failed: list[tuple[InfeasibleBudgetError, Mapping[int, int]]] = []
@@ -111,7 +117,7 @@ class _Chooser:
         """Seconds, none where no choice can cost so much less that it counts."""
         if self.best is not None:
             cost = self.best[1].cost
-            if cost * (1 - max(self.options.gap, _BETTER)) <= self.floor:
+            if cost * (1 - max(self.options.gap, _BETTER)) <= self.least_cost:
                 return 0.0
         return self.until - time.perf_counter()
 
@@ -119,41 +125,44 @@ class _Chooser:
         """All of it."""
         begun, limit = time.perf_counter(), self.options.time_limit
         base = self.operators.choose({}).graph.base_cost
-        starts = [{}, self._each(lambda way: (way.cost,)), *self.named, self._each(self._weight)]
+        starts = self._starts()
         share = _STARTS * limit / len(starts)
         for choice in starts:
-            if self.left > 0:
+            if not self.solved or self.left > 0:
                 self._solve(choice, share)
-        if self.best is None and (unproven := [known for known in self.failed if not known[0].proven]):
-            self._solve(min(unproven, key=_needs)[1], self.left - limit * _STARTS, again=True)
-        self._join(share)
-        before = np.inf
-        while self.best is not None and self.best[1].cost < before * (1 - _BETTER) and self.left > _LAST * limit:
-            before = self.best[1].cost
-            self._one_by_one(time.perf_counter() + self.left / 2)
-            self._together(time.perf_counter() + self.left / 2)
-            self._solve(self._best_choice, share)
-        self._anew(share)
-        if self.best is not None and self.best[1].gap > self.options.gap:  # solved in a share of the time
-            self._solve(self._best_choice, self.left, again=True)
+        self._fit(share)
         if self.best is None:
             raise self._infeasible()
+        self._join(share)
+        before = np.inf
+        while self.best[1].cost < before * (1 - _BETTER) and self.left > _LAST * limit:
+            before = self.best[1].cost
+            self._one_by_one(time.perf_counter() + self.left / 3)
+            self._together(time.perf_counter() + self.left / 2)
+            self._solve(self._best_choice, share)
+            self._anew(share)
+        if self.best[1].gap > self.options.gap:  # solved in a share of the time
+            self._solve(self._best_choice, self.left, again=True)
         chosen, schedule = self.best
         schedule = replace(schedule, seconds=time.perf_counter() - begun)
         log.info("%d choices solved, %d nodes in other ways", len(self.solved), len(chosen.choice))
         return Chosen(schedule, chosen, base, schedule.status, schedule.lower_bound)
 
-    def _infeasible(self) -> InfeasibleBudgetError:
-        """The error of the choice that needs the least. It proves nothing where there are others."""
-        error, _ = min(self.failed, key=_needs)
-        if all(len(ats) == 1 for ats in self.allowed.values()):
-            return error
-        tried = f"{error}; of many choices of operators {len(self.failed)} were tried"
-        return InfeasibleBudgetError(tried, error.budget_bytes, error.minimum_bytes, proven=False)
+    def _starts(self) -> list[Mapping[int, int]]:
+        """Choices by one rule for all nodes, each once; the default first."""
+        cheapest, lightest = self._each(lambda way: (way.cost,)), self._each(self._weight)
+        starts: list[Mapping[int, int]] = []
+        for choice in ({}, cheapest, *self.named, lightest):
+            if (known := self.operators.choose(choice).choice) not in starts:
+                starts.append(known)
+        return starts
 
     def _each(self, weight: Callable[[Implementation], tuple[float, ...]]) -> dict[int, int]:
         """The way of least weight for each node; the default's index is 0, so it is taken where it is as good."""
         return {i: min(ats, key=lambda at: weight(self.operators.ways(i)[at])) for i, ats in self.allowed.items()}
+
+    def _weight(self, way: Implementation) -> tuple[float, ...]:
+        return (float(self.operators.graph.sizes[list(way.inputs)].sum()) + way.workspace, way.cost)
 
     def _named(self) -> list[dict[int, int]]:
         """For each name of a way, the choice that takes it wherever there is one."""
@@ -164,14 +173,12 @@ class _Chooser:
                     found.setdefault(self.operators.ways(i)[at].name, {})[i] = at
         return list(found.values())
 
-    def _weight(self, way: Implementation) -> tuple[float, ...]:
-        return (float(self.operators.graph.sizes[list(way.inputs)].sum()) + way.workspace, way.cost)
-
     def _solve(self, choice: Mapping[int, int], seconds: float, again: bool = False) -> None:
         chosen = self.operators.choose(choice)
         if again and seconds <= _LEAST or not again and chosen.choice in self.solved:
             return
-        self.solved.append(chosen.choice)
+        if not again:
+            self.solved.append(chosen.choice)
         try:
             limits = replace(self.options, time_limit=max(seconds, _LEAST))
             self._offer(chosen, solve(chosen.graph, self.budget_bytes, self.strategy, limits))
@@ -180,15 +187,41 @@ class _Chooser:
 
     def _offer(self, chosen: ChosenGraph, schedule: Schedule, *, as_good: bool = False) -> bool:
         """Take a schedule if it fits and is cheaper, or as good if that is enough."""
-        if schedule.peak_bytes > self.budget_bytes:
-            return False
         if self.best is not None:
             cost = self.best[1].cost
             if schedule.cost > cost or (not as_good and schedule.cost >= cost * (1 - _BETTER)):
                 return False
+        if schedule.peak_bytes > self.budget_bytes:
+            return False
         self.best = chosen, schedule
         return True
 
+    # -- where nothing fits yet ------------------------------------------------------------------------------------
+    def _fit(self, share: float) -> None:
+        """Look for a choice that fits near those that need least, for half of the time; then give those longer."""
+        half, tries = self.left / 2, _TRIES * len(self.allowed) if self.named else 0
+        while self.best is None and not self._proven and tries and self.left > half:
+            self._solve({**min(self.failed, key=_needs)[1], **self._neighbours()}, share)
+            tries -= 1
+        unproven = sorted((known for known in self.failed if not known[0].proven), key=_needs)
+        for _, choice in unproven[:_MOST]:
+            if self.best is None and not self._proven:
+                self._solve(choice, self.left / 2, again=True)
+
+    @property
+    def _proven(self) -> bool:
+        """Whether no choice fits, as one operation alone needs more."""
+        return self.budget_bytes < self.least_bytes
+
+    def _infeasible(self) -> InfeasibleBudgetError:
+        """The error of the choice that needs the least. It proves little where there are others."""
+        error, _ = min(self.failed, key=_needs)
+        if all(len(ats) == 1 for ats in self.allowed.values()):
+            return error
+        tried = f"{error}; so many choices of operators were tried: {len(self.solved)}"
+        return InfeasibleBudgetError(tried, error.budget_bytes, error.minimum_bytes, proven=self._proven)
+
+    # -- from the best choice --------------------------------------------------------------------------------------
     def _join(self, share: float) -> None:
         """Add further ways to the best choice, all of one name at a time, for as long as that helps."""
         before = np.inf
@@ -201,7 +234,7 @@ class _Chooser:
                         self._solve(joined, share)
 
     def _one_by_one(self, until: float) -> None:
-        """Change ways one at a time, for as long as any change helps: to the default if it costs no more."""
+        """Change ways one at a time while any change helps and there is time: to the default if it costs no more."""
         changed = True
         while changed:
             changed = False
@@ -214,27 +247,28 @@ class _Chooser:
                         changed |= self._change({i: at}, as_good=i in choice and not at)
 
     def _together(self, until: float) -> None:
-        """Give several nodes other ways at once, for as long as any change helps."""
-        failed = 0.0 if self.named else np.inf
-        while failed < _PATIENCE + _MORE * len(self.allowed) and time.perf_counter() < until and self.left > 0:
+        """Give several nodes other ways at once, until many such changes have not helped, or there is no time."""
+        failed, most = 0, _PATIENCE + _MORE * len(self.allowed) if self.named else 0
+        while failed < most and time.perf_counter() < until and self.left > 0:
             failed = 0 if self._change(self._neighbours()) else failed + 1
 
     def _anew(self, share: float) -> None:
-        """The same, but what is changed is solved: a schedule far from the best one may suit it."""
-        failed, most = 0, _TRIES * len(self.allowed) if self.named else 0
-        while self.best is not None and failed < most and self.left > _LAST * self.options.time_limit:
-            before = self.best[1].cost
+        """Solve such changes until one helps: a schedule far from the best one may suit it."""
+        assert self.best is not None
+        before, tries = self.best[1].cost, _TRIES * len(self.allowed) if self.named else 0
+        while self.best[1].cost >= before and tries and self.left > _LAST * self.options.time_limit:
             self._solve({**self._best_choice, **self._neighbours()}, share)
-            failed = 0 if self.best[1].cost < before * (1 - _BETTER) else failed + 1
+            tries -= 1
 
     def _neighbours(self) -> dict[int, int]:
         """Other ways for nodes that follow each other, from one to all: of one name, the default, or any by chance."""
-        mixed = {i: int(self.random.choice(ats)) for i, ats in self.allowed.items()}
-        kinds = [dict.fromkeys(self.allowed, 0), mixed, *self.named]
+        kinds = [dict.fromkeys(self.allowed, 0), *self.named, None]
         kind = kinds[self.random.integers(len(kinds))]
-        nodes, count = list(kind), int((len(kind) + 1) ** self.random.random())
+        nodes = list(self.allowed if kind is None else kind)
+        count = int((len(nodes) + 1) ** self.random.random())
         first = int(self.random.integers(len(nodes) - count + 1))
-        return {i: kind[i] for i in nodes[first : first + count]}
+        some = nodes[first : first + count]
+        return {i: int(self.random.choice(self.allowed[i])) if kind is None else kind[i] for i in some}
 
     @property
     def _best_choice(self) -> Mapping[int, int]:
@@ -244,15 +278,16 @@ class _Chooser:
     def _change(self, changes: Mapping[int, int], *, as_good: bool = False) -> bool:
         """Take other ways if a schedule like the best one costs less then."""
         assert self.best is not None
-        chosen = self.operators.choose({**self._best_choice, **changes})
-        if chosen.choice == self._best_choice:
+        (known, best), most = self.best, self.best[1].cost * (1 + _BETTER)
+        chosen = self.operators.choose({**known.choice, **changes})
+        base = chosen.graph.base_cost
+        if chosen.choice == known.choice or base > most:
             return False
-        seed = int(self.random.integers(2**31))
-        sequence = alike(self.best[0], self.best[1].sequence, chosen, self.budget_bytes, seed)
-        if sequence is None or chosen.graph.costs[sequence].sum() > self.best[1].cost * (1 + _BETTER):
+        sequence = alike(known, best.sequence, chosen, self.budget_bytes, int(self.random.integers(2**31)))
+        if sequence is None or (cost := float(chosen.graph.costs[sequence].sum())) > most:
             return False
+        status = "optimal" if cost - base <= EXACT * cost else "feasible"
         schedule = Schedule(
-            chosen.graph, sequence, self.strategy, "ways changed",
-            budget_bytes=self.budget_bytes, lower_bound=chosen.graph.base_cost,
+            chosen.graph, sequence, self.strategy, "ways changed", status, self.budget_bytes, lower_bound=base
         )  # fmt: skip
         return self._offer(chosen, schedule, as_good=as_good)

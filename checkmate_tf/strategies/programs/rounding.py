@@ -7,8 +7,8 @@ whether the schedule fits the budget. Other thresholds than 1/2 are tried, too, 
 
 A relaxation has many optima. Where memory allows it, a value may be kept in part or in whole for nothing, and a
 first-order solver ends somewhere between: of ResNet50's S*, two fifths are above 0 and below 1/2. Then nearly
-everything is computed again in every stage. If that does not fit, the relaxation is solved once more with a reward for
-keeping values, and that solution is rounded. Rounding adds less to it, so less has to be left free.
+everything is computed again in every stage. If that does not fit, the relaxation is solved with a reward for keeping
+values, and that solution is rounded. Rounding adds less to it, so it is also done with less of the budget left free.
 
 Rounding R* and S* entry by entry instead gives schedules that compute nodes without their inputs: `round_naively` and
 `round_naively_at_random` are here to show it.
@@ -60,10 +60,10 @@ ACCURACY = 1e-4
 """Relative error of large relaxations. Their bound is safe with any error. Compared with 1e-6, the rounded schedule of
 MobileNet at 12 GB changed by 0.1% in cost and 9% in peak, in a tenth of the time."""
 
-AGAIN = ((0.05, 0.03), (0.1, 0.03))
-"""Parts of the budget to leave free, and rewards for keeping a value into a stage, in parts of its cost: in turn, where
-the optimum, rounded, does not fit, until one does. For ResNet50 (V100 costs, batch 256) the first fits in 10 to 27 GB.
-With a reward of 1% and a tenth left free, as here before, it costs a fifth more in 10 and in 16 GB."""
+AGAIN = ((0.1, 0.03), (0.05, 0.03))
+"""Parts of the budget to leave free, and rewards for keeping a value into a stage, in parts of its cost: what is solved
+where the optimum, rounded, does not fit. The second leaves less free, and so costs less where it fits. A reward of 1%
+costs ResNet50 (V100 costs, batch 256) a tenth and more in 10 and in 16 GB."""
 
 THRESHOLDS = (0.5, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9)
 """Above which S* is rounded up: the cheapest schedule that fits is taken. The paper has 1/2; its authors' program tries
@@ -186,14 +186,9 @@ def _strategy(graph: Graph, budget_bytes: int, options: SolveOptions, name: str,
             budget_bytes, known, proven=False,
         )  # fmt: skip
     best, smallest = _cheapest(_rounded(graph, S, seed), budget_bytes)
-    for free, keeping in AGAIN:
-        left = options.time_limit - (time.perf_counter() - begun)
-        if best is not None or left < _LEAST_SECONDS:
-            break
-        _, S = _relaxed(graph, int((1 - free) * budget_bytes), options, left, keeping)
-        if S is not None:
-            best, other = _cheapest(_rounded(graph, S, seed), budget_bytes)
-            smallest = min(smallest, other)
+    if best is None:
+        best, other = _kept(graph, budget_bytes, options, begun, seed)
+        smallest = min(smallest, other)
     if best is None:
         smallest = min(smallest, keep_all(graph).peak_bytes)
         raise InfeasibleBudgetError(
@@ -237,6 +232,24 @@ def _relaxed(
     milp = replace(program.milp, objective=objective, integer=None)
     solution = solve_milp(milp, options.solver, seconds, ACCURACY, options.memory_limit, progress=told)
     return solution, None if solution.x is None else program.unpack(solution.x)[1]
+
+
+def _kept(
+    graph: Graph, budget_bytes: int, options: SolveOptions, begun: float, seed: int | None
+) -> tuple[Schedule | None, int]:
+    """As `_cheapest`, of relaxations with a reward for keeping values, as far as there is time."""
+    best, smallest = None, np.iinfo(np.int64).max
+    for free, keeping in AGAIN:
+        left = options.time_limit - (time.perf_counter() - begun)
+        if left < _LEAST_SECONDS:
+            break
+        _, S = _relaxed(graph, int((1 - free) * budget_bytes), options, left, keeping)
+        if S is not None:
+            found, other = _cheapest(_rounded(graph, S, seed), budget_bytes)
+            smallest = min(smallest, other)
+            if found is not None and (best is None or found.cost < best.cost):
+                best = found
+    return best, int(smallest)
 
 
 def _rounded(graph: Graph, S: Fractions, seed: int | None) -> Iterator[Schedule]:

@@ -186,10 +186,10 @@ def monet_programs() -> Rows:
     run = [name for name in dict.fromkeys(c["network"] for c in cells) if any(
         c["network"] == name and c["system"] == "monet" for c in cells
     )]  # fmt: skip
-    at = [(c["network"], c["share"]) for c in cells if c["system"] == "monet" and c["network"] in run]
-    rows = [["overhead", *(f"{network}, {float(share):.0f}%" for network, share in at)]]
+    at = [(c["network"], float(c["share"])) for c in cells if c["system"] == "monet" and c["network"] in run]
+    rows = [["overhead", *(f"{network}, {share:.0f}%" for network, share in at)]]
     for system, title in titles.items():
-        found = {(c["network"], c["share"]): c for c in cells if c["system"] == system}
+        found = {(c["network"], float(c["share"])): c for c in cells if c["system"] == system}
         rows.append([title, *(_overhead(found[key]) for key in at)])
     return rows
 

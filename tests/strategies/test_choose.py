@@ -141,6 +141,17 @@ def test_the_default_ways_are_solved_however_little_time_there_is(seconds):
     assert found.schedule.peak_bytes <= keep_all(plain).peak_bytes - 8
 
 
+def test_ctrl_c_ends_with_the_best_so_far(monkeypatch, caplog):
+    def interrupted(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("checkmate_tf.strategies.monet.choose.alike", interrupted)
+    operators = relus()
+    budget = keep_all(operators.choose({}).graph).peak_bytes - 8
+    found = choose_operators(operators, budget, EXACT)
+    assert found.schedule.peak_bytes <= budget and "interrupted" in caplog.text
+
+
 def test_a_budget_below_one_operation_is_proven_too_small():
     with pytest.raises(InfeasibleBudgetError, match="so many choices of operators were tried") as caught:
         choose_operators(relus(), relus().least_bytes - 1, SolveOptions(time_limit=1.0))

@@ -82,6 +82,8 @@ def choose_operators(
         If no choice has a schedule. It is the error of the choice that needs the least.
     StrategyError
         If there is no such strategy, or it cannot schedule the graph.
+    KeyboardInterrupt
+        On Ctrl-C, if nothing is found yet. Else it ends with what there is.
     """
     options = options or SolveOptions()
     compile_search()
@@ -122,31 +124,39 @@ class _Chooser:
         return self.until - time.perf_counter()
 
     def run(self) -> Chosen:
-        """All of it."""
-        begun, limit = time.perf_counter(), self.options.time_limit
+        """All of it. When interrupted, it ends with the best so far."""
+        begun = time.perf_counter()
+        try:
+            self._search()
+        except KeyboardInterrupt:
+            if self.best is None:
+                raise
+            log.warning("interrupted: going on with the best choice so far")
+        if self.best is None:
+            raise self._infeasible()
+        chosen, schedule = self.best
+        schedule = replace(schedule, seconds=time.perf_counter() - begun)
+        log.info("%d choices solved, %d nodes in other ways", len(self.solved), len(chosen.choice))
         base = self.operators.choose({}).graph.base_cost
-        starts = self._starts()
+        return Chosen(schedule, chosen, base, schedule.status, schedule.lower_bound)
+
+    def _search(self) -> None:
+        starts, limit = self._starts(), self.options.time_limit
         share = _STARTS * limit / len(starts)
         for choice in starts:
             if not self.solved or self.left > 0:
                 self._solve(choice, share)
         self._fit(share)
-        if self.best is None:
-            raise self._infeasible()
         self._join(share)
         before = np.inf
-        while self.best[1].cost < before * (1 - _BETTER) and self.left > _LAST * limit:
+        while self.best is not None and self.best[1].cost < before * (1 - _BETTER) and self.left > _LAST * limit:
             before = self.best[1].cost
             self._one_by_one(time.perf_counter() + self.left / 3)
             self._together(time.perf_counter() + self.left / 2)
             self._solve(self._best_choice, share)
             self._anew(share)
-        if self.best[1].gap > self.options.gap:  # solved in a share of the time
+        if self.best is not None and self.best[1].gap > self.options.gap:  # solved in a share of the time
             self._solve(self._best_choice, self.left, again=True)
-        chosen, schedule = self.best
-        schedule = replace(schedule, seconds=time.perf_counter() - begun)
-        log.info("%d choices solved, %d nodes in other ways", len(self.solved), len(chosen.choice))
-        return Chosen(schedule, chosen, base, schedule.status, schedule.lower_bound)
 
     def _starts(self) -> list[Mapping[int, int]]:
         """Choices by one rule for all nodes, each once; the default first."""

@@ -63,7 +63,7 @@ MobileNet at 12 GB changed by 0.1% in cost and 9% in peak, in a tenth of the tim
 AGAIN = ((0.1, 0.01), (0.05, 0.03))
 """Parts of the budget to leave free, and rewards for keeping a value into a stage, in parts of its cost: what is solved
 where the optimum, rounded, does not fit. The cheapest schedule that fits is taken. For ResNet50 (V100 costs, batch 256)
-the second costs less in 10 to 33 GB, by a tenth and more in 10 and in 16 GB; for the U-Net in 15 GB the first does."""
+the second costs less in 10 to 33 GB, by a tenth and more in 10 and in 16 GB. The first is the safer one."""
 
 THRESHOLDS = (0.5, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9)
 """Above which S* is rounded up: the cheapest schedule that fits is taken. The paper has 1/2; its authors' program tries

@@ -89,7 +89,7 @@ def test_masks_are_taken_where_they_save_recomputation():
     operators = relus()
     plain = operators.choose({}).graph
     budget = keep_all(plain).peak_bytes - 8
-    found = choose_operators(operators, budget, EXACT, "milp")
+    found = choose_operators(operators, budget, EXACT)
     assert found.chosen.choice
     assert found.schedule.cost == true_optimum(operators, budget) < least_cost(plain, budget)
     assert found.base_cost == plain.base_cost
@@ -107,7 +107,7 @@ def test_a_mask_too_many_is_dropped_again():
     operators = relus()
     lightest = operators.choose(dict.fromkeys(operators.implementations, 1)).graph
     budget = keep_all(operators.choose({}).graph).peak_bytes - 8
-    found = choose_operators(operators, budget, EXACT, "milp")
+    found = choose_operators(operators, budget, EXACT)
     assert len(found.chosen.choice) < len(operators.implementations)
     assert found.schedule.cost < lightest.base_cost
 

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
-from ...fit.options import PlanOptions, Progress
 from ..batches.apart import with_apart
 from ..batches.feeding import is_pipeline
 from ..batches.handing import Hand
@@ -43,17 +43,14 @@ class AtFirstBatch(Arriving):
         For batches that were looked at.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        options: PlanOptions,
-        plain_step: Callable[[Any], Any],
-        progress: bool | Progress,
-        told: bool = False,
-    ):
-        super().__init__(model, options, plain_step, progress, told)
-        self.hand = Hand()
-        self._looked: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # so many batches of each pipeline
+    @cached_property
+    def hand(self) -> Hand:
+        return Hand()
+
+    @cached_property
+    def _looked(self) -> WeakKeyDictionary[Any, int]:
+        """So many batches of each pipeline."""
+        return WeakKeyDictionary()
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Do what a train function does, and look at batches that come from Python, or are the first of a pipeline."""

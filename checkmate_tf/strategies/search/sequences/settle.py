@@ -245,6 +245,18 @@ def lowered(graph: Graph, sequence: Integers, turns: float, low: int, seconds: f
 
 
 def in_memory(problem: Problem, sequence: Integers) -> Integers:
-    """What is in memory at each position of a sequence, without recomputations that nobody reads."""
+    """What is in memory at each position of a sequence, without recomputations that nobody reads.
+
+    Parameters
+    ----------
+    problem : Problem
+    sequence : (length,) int
+        Legal.
+
+    Returns
+    -------
+    (at most length,) int array
+        Bytes, constants left out.
+    """
     memory, last_use, previous = np.zeros((3, len(sequence)), np.int64)
     return memory[: len(profile(problem, sequence, memory, last_use, previous))]

@@ -63,7 +63,7 @@ MobileNet at 12 GB changed by 0.1% in cost and 9% in peak, in a tenth of the tim
 AGAIN = ((0.1, 0.01), (0.05, 0.03))
 """Parts of the budget to leave free, and rewards for keeping a value into a stage, in parts of its cost: what is solved
 where the optimum, rounded, does not fit. The cheapest schedule that fits is taken. The first is the safer one. The
-second took ResNet50 (V100 costs, batch 256) from 1.41 to 1.18 times the plain cost in 16 GB, from 1.56 to 1.43 in 10."""
+second took ResNet50 (V100 costs, batch 256) from 1.41 to 1.18 times the plain cost in 16 GB, 1.56 to 1.43 in 10."""
 
 THRESHOLDS = (0.5, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9)
 """Above which S* is rounded up: the cheapest schedule that fits is taken. The paper has 1/2; its authors' program tries

@@ -40,11 +40,14 @@ class Budget:
     fraction : float or None
         Share of the peak without rematerialization, in (0, 1].
     auto : bool
+    least_bytes : int
+        What a share is at least, as it is one of the largest step that is trained, in whatever order sizes come.
     """
 
     size_bytes: int | None = None
     fraction: float | None = None
     auto: bool = False
+    least_bytes: int = 0
 
     def __str__(self) -> str:
         if self.auto:

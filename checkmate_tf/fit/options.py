@@ -78,7 +78,8 @@ class PlanOptions:
         tensors that lie in the model's memory, or as arrays, of which TensorFlow makes tensors for the step. `fit`
         makes a batch in its step, which frees it.
     max_plans : int
-        Most plans that are kept where inputs come in several sizes.
+        Most plans that are kept where inputs come in several sizes. What comes in more sizes trains under the plans of
+        larger ones.
     order : "free" or "fixed"
         Of first computations, for "checkmate": searched together with recomputation, or that of the trace. XLA has an
         order of its own.

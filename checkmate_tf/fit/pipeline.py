@@ -363,5 +363,5 @@ def _budget_bytes(budget: Budget, plain: Schedule, device: Device) -> int:
     if budget.auto:
         return device.limit_bytes
     if budget.fraction is not None:
-        return int(budget.fraction * plain.peak_bytes)
+        return max(int(budget.fraction * plain.peak_bytes), budget.least_bytes)
     return int(budget.size_bytes or 0)

@@ -103,8 +103,8 @@ def compile(  # noqa: A001 - the name that the package offers
         one), there is room for several.
     max_plans : int
         Where no batch size is given, and batches come in several sizes, such as buckets of sequence lengths, each size
-        has a plan, made when it comes. This many are kept; the one that was not used for the longest time goes. All
-        have the same budget. A share is one of the plain peak with the largest inputs so far.
+        has a plan, made when it comes. This many are kept; what comes in more sizes trains under the plans of larger
+        ones. All have the same budget. A share is one of the largest plain peak so far.
     page : str
         `"auto"`: on a GPU, values may wait in the host's memory, where that costs less than to compute them again.
         `"never"`: they may not. The numbers stay the same, bit by bit.

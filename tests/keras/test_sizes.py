@@ -189,8 +189,8 @@ def test_the_plan_that_was_not_used_for_the_longest_time_goes(caplog):
 
     model = _same(action, max_plans=2)
     controller = model._checkmate_controller
-    assert sorted(key[1][0].shape[1] for key in controller.plans) == [12, 24]
-    assert len(controller.earlier) == 4  # 24 twice
+    assert sorted(key[1][0].shape[1] for key in controller.plans) == [12, 36]
+    assert len(controller.earlier) == 3  # 24 trains under the plan for 36, which took the place of its own
     assert caplog.text.count("in more than 2 combinations of sizes") == 1
 
 

@@ -169,10 +169,10 @@ def batch_bytes(spec: Any, batch_size: int) -> int:
 
 
 def sample_of(data: Any, batch_size: int, opened: Any) -> list[Any] | None:
-    """A batch of the arrays given to `compile`, flattened, with rows repeated as needed; None if there are none.
+    """A batch of the arrays given to `compile`, flattened, and made as large as `opened` by repetition.
 
-    A dataset is not read: one that shuffles would go on in another order. `opened` are the specs of the same, with the
-    batch open.
+    None if there are no arrays. A dataset is not read: one that shuffles would go on in another order. `opened` are the
+    specs of the same, with the batch open.
     """
     if data is None or isinstance(data, tf.data.Dataset):
         return None
@@ -183,8 +183,10 @@ def sample_of(data: Any, batch_size: int, opened: Any) -> list[Any] | None:
             sample += [part.numpy() for part in tf.nest.flatten(one, expand_composites=True)]
             continue
         array = np.asarray(one)
-        is_batch = array.ndim and len(array) and spec.shape[0] is None
-        sample.append(array[np.arange(batch_size) % len(array)] if is_batch else array)
+        for axis, size in enumerate(spec.shape):
+            if array.shape[axis] and array.shape[axis] != (wanted := batch_size if size is None else size):
+                array = array.take(np.arange(wanted) % array.shape[axis], axis)
+        sample.append(array)
     return sample
 
 

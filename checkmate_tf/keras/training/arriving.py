@@ -2,30 +2,32 @@
 
 Where batches may differ in other sizes than that of the batch, too, as sequences in buckets of lengths do, each
 combination of sizes has a plan. The same holds where inputs have several sizes along their first axis (`apart.py`),
-unless a plan with one open batch for all of them is there already, and large enough.
+unless a plan with one open batch for all of them is there already, and large enough. Where more combinations come than
+plans are kept, plans serve several of them (`serving.py`).
 
 Who takes batches out of a pipeline, to look at them, is in `first_batch.py`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
 from ...device.layout.region import reserve
-from ...errors import BatchSizeError, CheckmateError, InfeasibleBudgetError, TraceError
+from ...errors import BatchSizeError, InfeasibleBudgetError, TraceError
 from ...fit.options import PlanOptions, Progress
 from ...fit.subjects.tracing import of_size
 from ...trace.sizes.seen import MARGIN
 from ...units import Budget, format_bytes
-from ..batches.apart import apart_in, first_sizes, open_but, samples_of, told_sizes, with_apart
+from ..batches.apart import apart_in, told_sizes, with_apart
 from ..batches.ragged import are_more, enlarged, have_ragged, shapes_of
 from ..batches.samples import batch_axes, most_samples, shapes_said, spec_of, told_samples
+from ..batches.sharing import cheapest_to_join, joined, sized
 from ..batches.sizes import (
     Functions,
     Sizes,
@@ -39,7 +41,7 @@ from ..batches.sizes import (
 from ..batches.spec import batch_bytes, open_batch, sample_of
 from ..frameworks import put
 from ..progress import progress_bars
-from .controller import Controller
+from .serving import Batch, Serving, in_other_sizes
 
 __all__ = ["Arriving", "out_of_the_allocator"]
 
@@ -49,12 +51,12 @@ _GIVE = "give batch_size= (the largest batch) to checkmate_tf"
 _FROM_PYTHON = "train by fit or train_on_batch, or call the step with it from Python once, so that it can be looked at"
 
 
-class Arriving(Controller):
+class Arriving(Serving):
     """A controller that has no plan until a batch comes, on one device. Until then its `batch_size` is 0.
 
     What batches look like may be told before one comes, by `foresee`.
 
-    Plans are kept for the sizes that came last, `options.max_plans` of them.
+    `options.max_plans` plans are kept for batches that differ in their sizes alone.
 
     Attributes
     ----------
@@ -81,8 +83,11 @@ class Arriving(Controller):
         reserve(device, options.budget.size_bytes or 0)  # before the data of `fit` comes
         self.found_bytes = device.foreign_bytes(0)
         self._warned = False
-        self._batch_axes: list[bool] = []  # of each first axis, whether it is the batch, if not all of them are
         self._latest: Any = None  # the batch of the step that runs, if data decides sizes
+        self._too_much = math.inf  # how many times larger than what came a plan was for that did not fit
+        self._joined: set[Any] = set()  # keys of such plans
+        self._least_budget = 0  # of the plans that a new one takes the place of
+        self._largest_came = 0  # bytes of a batch that a plan was made for
 
     def foresee(self, opened: Any, size: int, spec: Any, data: Any) -> None:
         """Plan for batches before one comes.
@@ -103,7 +108,7 @@ class Arriving(Controller):
         CheckmateError
             As `plan` raises.
         """
-        self._batch_axes = batch_axes(opened)
+        self.batch_axes = batch_axes(opened)
         self._plan_for(size, of_size(opened, size), spec, data)
 
     def arrives(self, data: Any, spec: Any = None) -> bool:
@@ -135,8 +140,10 @@ class Arriving(Controller):
         self._forget_compiled_before()
         data, spec = self.packed(tf.nest.map_structure(without_optional, data)), self.packed(spec)
         given = tf.nest.map_structure(spec_of, data)
-        came = self._came(given)
-        size = came.size
+        came = self.came(given)
+        size, self.under_larger = came.size, came.shared
+        if came.shared:
+            self._warn_of_sizes()
         if self._may_differ(came, spec):
             self._plan_for(max(size or 0, self.batches[came.key]), given, spec, data)
             self._remember(data)
@@ -170,51 +177,6 @@ class Arriving(Controller):
         if self.attached:
             put(self.model, "checkmate", self.report)
 
-    def opened(self, given: Any) -> Any:
-        """The specs that plans are made for, of the specs of a batch.
-
-        The batch is open, which is all first axes if they have one size, or if there is a plan for that already. Where
-        the shapes of a graph leave some first axes open, those that it knows are not the batch if there is such a plan.
-        """
-        whole, sizes = open_batch(given), told_sizes(given)
-        is_open = None in first_sizes(given)
-        if len(sizes) + is_open < 2:
-            return whole
-        if is_open:
-            apart = open_but(given, None)
-            return apart if self._key(apart) in self.plans else whole
-        key = self._key(whole)
-        if key in self.plans and not self.plans[key].same_size and sizes[-1] <= self.batches[key]:
-            return whole
-        return open_but(given, self._batch_in(given))
-
-    def _batch_in(self, given: Any) -> int | None:
-        """The batch size of inputs that disagree: of those that had it before, if they agree."""
-        sizes = first_sizes(given)
-        if len(sizes) == len(self._batch_axes):
-            kept = {size for size, is_batch in zip(sizes, self._batch_axes, strict=True) if is_batch}
-            if len(kept) == 1:
-                return kept.pop()
-        return samples_of(given)
-
-    def _came(self, given: Any) -> _Batch:
-        """What is known of a batch of such specs."""
-        with contextlib.suppress(CheckmateError):
-            opened = self.opened(given)
-            return _Batch(given, opened, self._key(opened), most_samples(given, opened))
-        return _Batch(given, None, None, most_samples(given))
-
-    def _sizes(self, specs: Any) -> Sizes:
-        """What tells train functions apart: all sizes but that of the batch."""
-        given = tf.nest.map_structure(without_optional, specs)
-        if len(set(first_sizes(given))) < 2:  # mostly, and asked in each execution
-            return (*sizes_of(specs), ())
-        opened = self._came(given).opened
-        return (*sizes_of(specs), apart_in(opened) if opened is not None else ())
-
-    def sizes(self, data: Any) -> Sizes:
-        return self._sizes(tf.nest.map_structure(spec_of, data))
-
     def _has_more(self, data: Any) -> bool:
         """Whether ragged and sparse inputs have more values than are planned for."""
         if not have_ragged(data):
@@ -245,7 +207,7 @@ class Arriving(Controller):
         if self.plans[self.key].schedule is before:  # its data is not why
             super()._outgrown(self.key, peak)
 
-    def _may_differ(self, came: _Batch, spec: Any) -> bool:
+    def _may_differ(self, came: Batch, spec: Any) -> bool:
         """Whether batches come in other sizes, too, or may, and the plan is for one size alone."""
         key, opened = came.key, came.opened
         if key not in self.plans or not self.plans[key].same_size:
@@ -254,7 +216,7 @@ class Arriving(Controller):
             spec is not None and told_samples(spec, opened) is None
         )
 
-    def _is_served(self, came: _Batch, spec: Any) -> bool:
+    def _is_served(self, came: Batch, spec: Any) -> bool:
         """Whether there is a plan for such a batch, or will be when it is traced.
 
         Where all batches have one size, or first axes are not the batch, a trace would not know that: it is planned
@@ -274,41 +236,86 @@ class Arriving(Controller):
         """
         if key in self.plans:
             return self.batches[key]
-        return 0 if any(_in_other_sizes(key, other) for other in self.plans) else self.batch_size
+        return 0 if any(in_other_sizes(key, other) for other in self.plans) else self.batch_size
 
     def _plan_for(self, size: int, given: Any, spec: Any, data: Any) -> None:
-        """Plan for batches of up to so many samples, as `arrives`; `given` are the specs of the batch that came."""
-        first = not self.batch_size
+        """Plan for batches of up to so many samples, as `arrives`; `given` are the specs of the batch that came.
+
+        Where as many plans are kept as may be, one gives way, if it can be to one that serves its batches, too.
+        """
+        came = self.came(given)
+        others = [key for key in self.plans if in_other_sizes(came.key, key)]
+        gone = others[: max(0, len(others) - self.options.max_plans + 1)]
+        if not gone:
+            self._plan_instead_of([], size, came, came, spec, data)
+            return
+        self._warn_of_sizes()
+        flat, rooms = tuple(t for t in tf.nest.flatten(came.opened) if t is not None), self.rooms(came.key)
+        old = cheapest_to_join(rooms, flat, size)
+        larger = None if old is None else joined(rooms[old], flat, size)
+        if larger == (flat, size):
+            gone = [old]
+        elif larger is not None and self._may_join(flat, size):
+            times = batch_bytes(*larger) / max(rooms[old].size_bytes, batch_bytes(flat, size))
+            try:
+                if times < self._too_much:
+                    self._plan_instead_of([old], larger[1], self.came(sized(*larger, given)), came, spec, data)
+                    return
+            except InfeasibleBudgetError:
+                self._too_much = times
+                text = "%s: no plan fits for up to %s: planning for %s alone"
+                log.info(text, self.model.name, shapes_said(sized(*larger, given)), shapes_said(given))
+        self._plan_instead_of(gone, size, came, came, spec, data)
+
+    def _forget_plans(self) -> None:
+        self._joined, self._too_much, self._largest_came = set(), math.inf, 0
+        super()._forget_plans()
+
+    def _may_join(self, flat: Sequence[tf.TensorSpec], size: int) -> bool:
+        """Whether a plan may be for more than such a batch, which came.
+
+        A share is one of what came: it would become no larger by such a plan, though its batch may be the largest.
+        """
+        much = batch_bytes(flat, size) > (1 + MARGIN) * self._largest_came
+        return self.options.budget.fraction is None or not much
+
+    def _plan_instead_of(self, gone: list[Any], size: int, planned: Batch, came: Batch, spec: Any, data: Any) -> None:
+        """Plan for batches such as `planned`, the largest of so many samples, where `came` came; plans `gone` go."""
+        given, first = planned.given, not self.batch_size
         before = self.batch_size, self.options, self.plans, self.batches, self.shapes, self.key
-        arrived = self._came(given)
-        key = arrived.key
-        others = {k: plan for k, plan in self.plans.items() if _in_other_sizes(key, k)}
-        self._tell_why(size, arrived, spec, bool(others))
-        kept = dict(list(others.items())[max(0, len(others) - self.options.max_plans + 1) :])
-        if len(kept) < len(others):
-            self._warn_of_sizes()
-        gone = self.plans.keys() - kept.keys()
+        others = {k: plan for k, plan in self.plans.items() if in_other_sizes(planned.key, k)}
+        if planned is came:
+            self._tell_why(size, came, spec, bool(others))
+        else:
+            text = "%s: a batch of %s came: planning for up to %s"
+            log.info(text, self.model.name, shapes_said(came.given), shapes_said(given))
+        kept = {k: plan for k, plan in others.items() if k not in gone}
+        unused = [sizes for key in self.plans if key not in kept for sizes in self._function_sizes(key)]
         try:
             opened = self.opened(given)
             if spec is not None:
                 opened = with_apart(open_batch(as_given(spec, given)), opened)
             told = None if spec is None else told_samples(spec, opened)
             if spec is None or not is_wider(spec, opened):
-                spec = open_where_they_differ(opened, [other[1] for other in others])
+                differ = [*others, came.key] if planned is not came else others
+                spec = open_where_they_differ(opened, [other[1] for other in differ])
             traced = opened_batch(spec, opened) if is_wider(spec, opened) else None
-            same_size = told == size and traced is None and key not in before[2]
+            same_size = told == size and traced is None and planned.key not in before[2]
             self.batch_size, self.plans, self.batches = size, kept, {k: self.batches[k] for k in kept}
             self.key = self.key if self.key in kept else None
+            if planned is not came:
+                self._joined.add(planned.key)
+            self._least_budget = max((plan.report.budget_bytes for plan in others.values()), default=0)
             with progress_bars(self.progress) as tell:
-                sample = came = None
+                sample = parts = None
                 if not _is_symbolic(data) and most_samples(given):
-                    came = sample_of(data, size, opened) if have_ragged(data) else None
+                    parts = sample_of(data, size, opened) if have_ragged(data) else None
                     data = tf.nest.map_structure(enlarged, data)
                     sample = sample_of(data, size, opened)
-                    if came is not None:
+                    if parts is not None:
                         self.shapes = {**self.shapes, tuple(tf.nest.flatten(opened)): shapes_of(data, opened)}
                 self.options = replace(
-                    self.options, progress=tell, sample=sample, enlarged=have_ragged(data), came=came,
+                    self.options, progress=tell, sample=sample, enlarged=have_ragged(data), came=parts,
                     same_size=same_size,
                 )  # fmt: skip
                 self.plan(opened, traced, told=True)
@@ -322,14 +329,23 @@ class Arriving(Controller):
             if raised is not error:
                 raise raised from error
             raise
+        finally:
+            self._least_budget = 0
         if apart_in(opened):
-            self._batch_axes = batch_axes(opened)
-        for old in gone:
-            self.functions.forget((*sizes_of(old[1]), apart_in(old[1])))
+            self.batch_axes = batch_axes(opened)
+        if not have_ragged(given):
+            self._largest_came = max(self._largest_came, batch_bytes(came.opened, came.size or size))
+        self.under_larger = planned is not came
+        for sizes in unused:
+            self.functions.forget(sizes)
         if self.attached:
             put(self.model, "checkmate", self.report)
 
-    def _tell_why(self, size: int, came: _Batch, spec: Any, others: bool) -> None:
+    def _function_sizes(self, key: Any) -> list[Sizes]:
+        """What tells the train functions of a plan from others: of its own sizes, and of all others that it serves."""
+        return [(*sizes_of(key[1]), apart_in(key[1])), self.sizes_under(key)]
+
+    def _tell_why(self, size: int, came: Batch, spec: Any, others: bool) -> None:
         """Log why a plan is made; `others`: whether the same inputs came in other sizes."""
         name, key, given = self.model.name, came.key, came.given
         if not self.batch_size:
@@ -352,25 +368,24 @@ class Arriving(Controller):
             log.warning(text, name, size, self._planned_for(key), _GIVE)
 
     def _budget_for(self, spec: Any) -> Budget:
-        """A share is one of the plain peak with the largest inputs so far: all sizes have one budget."""
+        """A share is one of the largest plain step so far: all sizes have one budget."""
         if have_ragged(spec):  # how many values come is no other size: a plan for more takes the place of the last
             return self.options.budget
         key = self._key(spec)
-        others = [other for other in self.plans if _in_other_sizes(key, other)]
-        if not others or self.options.budget.fraction is None:
+        budgets = [plan.report.budget_bytes for other, plan in self.plans.items() if in_other_sizes(key, other)]
+        least = max([*budgets, self._least_budget])
+        if not least or self.options.budget.fraction is None:
             return super()._budget_for(spec)
-        largest = max(others, key=lambda other: batch_bytes(other[1], self.batches[other]))
-        if batch_bytes(spec, self.batch_size) > batch_bytes(largest[1], self.batches[largest]):
-            return self.options.budget
-        return Budget(size_bytes=self.plans[largest].report.budget_bytes)
+        return Budget(size_bytes=least) if key in self._joined else replace(self.options.budget, least_bytes=least)
 
     def _warn_of_sizes(self) -> None:
         if self._warned:
             return
         self._warned = True
         log.warning(
-            "%s: its batches come in more than %d combinations of sizes, and so many plans are kept: the others are "
-            "made again each time. Pad sequences to fewer lengths, or give a larger max_plans= to checkmate_tf",
+            "%s: its batches come in more than %d combinations of sizes, and so many plans are kept: others train "
+            "under the plan of larger ones, and recompute what these have to. Pad sequences to fewer lengths, or give "
+            "a larger max_plans= to checkmate_tf",
             self.model.name,
             self.options.max_plans,
         )
@@ -390,19 +405,6 @@ class Arriving(Controller):
         return said
 
 
-class _Batch(NamedTuple):
-    """What is known of a batch."""
-
-    given: Any
-    """Its specs."""
-    opened: Any
-    """The specs that are planned for; None if it cannot be planned for, which planning explains."""
-    key: Any
-    """Of plans; None if it cannot be planned for."""
-    size: int | None
-    """The most samples that an input has; None if that is open."""
-
-
 def out_of_the_allocator(value: Any) -> Any:
     """Values where they are not measured as those of another tenant of the device."""
     return value.numpy() if isinstance(value, tf.Tensor) else value
@@ -411,11 +413,6 @@ def out_of_the_allocator(value: Any) -> Any:
 def _is_symbolic(data: Any) -> bool:
     """Whether a batch is one of a graph."""
     return any(tf.is_symbolic_tensor(t) for t in tf.nest.flatten(data, expand_composites=True))
-
-
-def _in_other_sizes(key: Any, other: Any) -> bool:
-    """Whether two keys of plans are for the same inputs, but for their sizes."""
-    return key is not None and key[2] == other[2] and key[1] != other[1]
 
 
 def _as_disagreement(error: BaseException, given: Any, size: int) -> BaseException:

@@ -6,7 +6,7 @@ looked at. So the first two batches of each iterator are taken out before, plann
 from: it is traced once.
 
 Where batches may differ in other sizes, too, every batch is taken out, and each combination of sizes has a train
-function of its own.
+function of its own, or each plan one for all other sizes that it serves.
 
 Inside of a graph that runs, a batch that is too large is gone. There it stays an error.
 """
@@ -58,7 +58,7 @@ class AtFirstBatch(Arriving):
             return function(*args, **kwargs)
         iterator, *others = args
         if self._is_known(iterator):
-            return self._made(self._sizes(iterator.element_spec))(*args, **kwargs)
+            return self._made(self.sizes_of_specs(iterator.element_spec))(*args, **kwargs)
         if is_pipeline(iterator):
             return self._begin(iterator, *others, **kwargs)
         batch = next(iterator)
@@ -77,19 +77,23 @@ class AtFirstBatch(Arriving):
                 if k == 0:
                     raise
                 break
-            sized, given = as_given(spec, batch) if opened else spec, tf.nest.map_structure(spec_of, batch)
+            given = tf.nest.map_structure(spec_of, batch)
             told = tf.nest.map_structure(without_optional, spec)
-            if not self._is_served(self._came(given), told):
+            if not self._is_served(self.came(given), told):
                 batch = tf.nest.map_structure(out_of_the_allocator, batch)
             self.arrives(batch, told)
-            if (apart := self._came(given).opened) is not None:
-                sized = with_apart(sized, apart)
-            varies = apart is not None and is_wider(spec, apart)
+            came = self.came(given)
+            if came.shared:
+                sized = self.as_traced(spec, came.key)
+            else:
+                sized = as_given(spec, batch) if opened else spec
+                sized = sized if came.opened is None else with_apart(sized, came.opened)
+            varies = came.opened is not None and is_wider(spec, came.opened)
             one = self.hand.over(batch, sized)
             del batch
             try:
                 with one_step_at_a_time(self.model):
-                    result = self._made(self._sizes(sized))(one, *others, **kwargs)
+                    result = self._made(self.sizes_of_specs(sized))(one, *others, **kwargs)
             finally:
                 self.hand.drop()
             self._looked[iterator] = 0 if varies else self._looked.get(iterator, 0) + 1

@@ -132,7 +132,7 @@ def _same(case, action, **options):
     return controller
 
 
-@pytest.mark.feature("Training", "sequences of any length, more than plans are kept", note="under plans for longer ones")
+@pytest.mark.feature("Training", "sequences of any length", note="under plans for longer ones")
 @pytest.mark.parametrize(
     ("case", "action"),
     [

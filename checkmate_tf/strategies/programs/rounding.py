@@ -7,8 +7,9 @@ whether the schedule fits the budget. Other thresholds than 1/2 are tried, too, 
 
 A relaxation has many optima. Where memory allows it, a value may be kept in part or in whole for nothing, and a
 first-order solver ends somewhere between: of ResNet50's S*, two fifths are above 0 and below 1/2. Then nearly
-everything is computed again in every stage. If that does not fit, the relaxation is solved with a reward for keeping
-values, and that solution is rounded. Rounding adds less to it, so it is also done with less of the budget left free.
+everything is computed again in every stage. So the relaxation is also solved with a reward for keeping values, and
+with less of the budget left free, as rounding adds less then. The relaxation under the whole budget is solved for its
+bound, and rounded, too. The cheapest schedule that fits is taken.
 
 Rounding R* and S* entry by entry instead gives schedules that compute nodes without their inputs: `round_naively` and
 `round_naively_at_random` are here to show it.
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -60,15 +61,17 @@ ACCURACY = 1e-4
 """Relative error of large relaxations. Their bound is safe with any error. Compared with 1e-6, the rounded schedule of
 MobileNet at 12 GB changed by 0.1% in cost and 9% in peak, in a tenth of the time."""
 
-AGAIN = ((0.1, 0.01), (0.05, 0.03))
-"""Parts of the budget to leave free, and rewards for keeping a value into a stage, in parts of its cost: what is solved
-where the optimum, rounded, does not fit. The cheapest schedule that fits is taken. The first is the safer one. The
-second took ResNet50 (V100 costs, batch 256) from 1.41 to 1.18 times the plain cost in 16 GB, 1.56 to 1.43 in 10."""
+AGAIN = ((EPSILON, 0.01), (0.05, 0.03))
+"""Parts of the budget to leave free, and rewards for keeping a value into a stage, in parts of its cost: relaxations
+that are solved, too, as far as there is time. The first is the safer one. The second took ResNet50 (V100 costs, batch
+256) from 1.41 to 1.18 times the plain cost in 16 GB, 1.56 to 1.43 in 10."""
 
 THRESHOLDS = (0.5, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9)
 """Above which S* is rounded up: the cheapest schedule that fits is taken. The paper has 1/2; its authors' program tries
 tenths. A first-order solver also ends at points where a value is kept by a hundredth only."""
 
+_BETWEEN = 7  # thresholds below the best one, down to its neighbour: MobileNet in 10 GB took 1.34 instead of 1.40
+_WHOLE = (0.0, 0.0)  # this relaxation's bound is one on all schedules
 _DRAWS = 64
 _LEAST_SECONDS = 0.1  # with less nothing is begun
 
@@ -172,23 +175,18 @@ def _strategy(graph: Graph, budget_bytes: int, options: SolveOptions, name: str,
     done = without_solving(graph, budget_bytes, name, options)
     if done is not None:
         return done
-    allowance = int((1 - EPSILON) * budget_bytes)
-    seed = options.seed if at_random else None
-    solution, S = _relaxed(graph, allowance, options, options.time_limit)
-    if S is None:
+    best, lower, smallest, first = _cheapest_of_all(graph, budget_bytes, options, begun, at_random)
+    if smallest is None:
         known = least_known(graph, options, begun)[0]
-        solved = solution.status == "infeasible"
-        why = "has no solution" if solved else f"was not solved ({solution.detail or 'in time'})"
+        solved = first.status == "infeasible"
+        why = "has no solution" if solved else f"was not solved ({first.detail or 'in time'})"
         raise InfeasibleBudgetError(
-            f"the linear relaxation {why} under {format_bytes(allowance)}, {1 - EPSILON:.0%} of the budget "
-            f"{format_bytes(budget_bytes)}, so there is nothing to round; the least budget with a known schedule is "
-            f'{format_bytes(known)}; raise the {"budget" if solved else "time limit"}, or use strategy="checkmate"',
+            f"the linear relaxation {why} under {format_bytes(int((1 - EPSILON) * budget_bytes))}, {1 - EPSILON:.0%} "
+            f"of the budget {format_bytes(budget_bytes)}, so there is nothing to round; the least budget with a known "
+            f"schedule is {format_bytes(known)}; raise the {'budget' if solved else 'time limit'}, or use "
+            'strategy="checkmate"',
             budget_bytes, known, proven=False,
         )  # fmt: skip
-    best, smallest = _cheapest(_rounded(graph, S, seed), budget_bytes)
-    if best is None:
-        best, other = _rewarded(graph, budget_bytes, options, begun, seed)
-        smallest = min(smallest, other)
     if best is None:
         smallest = min(smallest, keep_all(graph).peak_bytes)
         raise InfeasibleBudgetError(
@@ -197,19 +195,55 @@ def _strategy(graph: Graph, budget_bytes: int, options: SolveOptions, name: str,
             'that, or use strategy="checkmate"',
             budget_bytes, smallest, proven=False,
         )  # fmt: skip
-    lower = graph.base_cost
-    left = options.time_limit - (time.perf_counter() - begun)
-    if left > _LEAST_SECONDS:  # the relaxation under the whole budget is what bounds
-        relaxed = _relaxed(graph, budget_bytes, options, left)[0]
-        if relaxed.status != "infeasible":  # a schedule is known
-            lower = max(lower, relaxed.bound * (graph.base_cost or 1.0))
     lower = min(lower, best.cost)
     status = "optimal" if best.cost - lower <= EXACT * best.cost else "feasible"
     seconds = time.perf_counter() - begun
     return replace(
-        best, strategy=name, solver=solution.solver, status=status, budget_bytes=budget_bytes, lower_bound=lower,
+        best, strategy=name, solver=first.solver, status=status, budget_bytes=budget_bytes, lower_bound=lower,
         bound_order="stages", seconds=seconds,
     )  # fmt: skip
+
+
+def _cheapest_of_all(
+    graph: Graph, budget_bytes: int, options: SolveOptions, begun: float, at_random: bool
+) -> tuple[Schedule | None, float, int | None, Solution]:
+    """Solve and round relaxations, as many as there is time for.
+
+    Returns
+    -------
+    Schedule or None
+        The cheapest that fits.
+    float
+        The bound that is proved.
+    int or None
+        The least peak of all that was rounded, bytes; None if nothing was.
+    Solution
+        Of the paper's relaxation.
+    """
+    seed = options.seed if at_random else None
+    first, best, lower, smallest = None, None, graph.base_cost, None
+    waiting = [(EPSILON, 0.0), _WHOLE, *AGAIN]
+    while waiting:
+        free, keeping = waiting.pop(0)
+        left = options.time_limit - (time.perf_counter() - begun)
+        if first is not None and left < _LEAST_SECONDS:
+            break
+        solution, S = _relaxed(graph, int((1 - free) * budget_bytes), options, max(left, _LEAST_SECONDS), keeping)
+        if (free, keeping) == _WHOLE and solution.status != "infeasible":  # or a schedule would be known
+            lower = max(lower, solution.bound * (graph.base_cost or 1.0))
+        if S is not None:
+            found, least = _cheapest(graph, S, budget_bytes, seed)
+            smallest = least if smallest is None else min(smallest, least)
+            if found is not None and (best is None or found.cost < best.cost):
+                best = found
+        if first is None:
+            first = solution
+            if best is None:  # the bound can wait, and what is impossible is not tried with a reward
+                waiting = [one for one in AGAIN if S is not None or one[0] < EPSILON] + [_WHOLE]
+        if best is not None and best.cost - lower <= EXACT * best.cost:
+            break
+    assert first is not None
+    return best, lower, smallest, first
 
 
 def _relaxed(
@@ -234,44 +268,38 @@ def _relaxed(
     return solution, None if solution.x is None else program.unpack(solution.x)[1]
 
 
-def _rewarded(
-    graph: Graph, budget_bytes: int, options: SolveOptions, begun: float, seed: int | None
-) -> tuple[Schedule | None, int]:
-    """As `_cheapest`, of relaxations with a reward for keeping values, as far as there is time."""
-    best, smallest = None, np.iinfo(np.int64).max
-    for free, keeping in AGAIN:
-        left = options.time_limit - (time.perf_counter() - begun)
-        if left < _LEAST_SECONDS:
-            break
-        _, S = _relaxed(graph, int((1 - free) * budget_bytes), options, left, keeping)
-        if S is not None:
-            found, other = _cheapest(_rounded(graph, S, seed), budget_bytes)
-            smallest = min(smallest, other)
-            if found is not None and (best is None or found.cost < best.cost):
-                best = found
-    return best, int(smallest)
+def _cheapest(graph: Graph, S: Fractions, budget_bytes: int, seed: int | None) -> tuple[Schedule | None, int]:
+    """The cheapest schedule that fits, if any does, of S* rounded; and the least peak of all, bytes."""
+    if seed is not None:
+        random = np.random.default_rng(seed)
+        return _tried(graph, ((0.0, random.random(S.shape) < S) for _ in range(_DRAWS)), budget_bytes)[:2]
+    counts = set[int]()
+    best, smallest, at = _tried(graph, _above(S, THRESHOLDS, counts), budget_bytes)
+    if best is None:
+        return None, smallest
+    below = max((threshold for threshold in THRESHOLDS if threshold < at), default=0.0)
+    between = np.linspace(below, at, _BETWEEN + 2)[1:-1].tolist()
+    found, least, _ = _tried(graph, _above(S, between, counts), budget_bytes)
+    return best if found is None or best.cost <= found.cost else found, min(smallest, least)
 
 
-def _rounded(graph: Graph, S: Fractions, seed: int | None) -> Iterator[Schedule]:
-    """A schedule for each threshold that gives another one, or several random ones if there is a seed."""
-    if seed is None:
-        counts = set[int]()  # of values that are kept: as thresholds rise some are left out, so each count is one S
-        for threshold in THRESHOLDS:
-            kept = threshold < S
-            if (count := int(kept.sum())) not in counts:
-                counts.add(count)
-                yield Schedule.from_matrices(graph, *least_computation(graph, kept))
-        return
-    random = np.random.default_rng(seed)
-    for _ in range(_DRAWS):
-        yield Schedule.from_matrices(graph, *least_computation(graph, random.random(S.shape) < S))
+def _above(S: Fractions, thresholds: Iterable[float], counts: set[int]) -> Iterator[tuple[float, Matrix]]:
+    """Thresholds and what S* rounds to, without what came before. `counts` tells: how many values each S keeps."""
+    for threshold in thresholds:
+        kept = threshold < S
+        if (count := int(kept.sum())) not in counts:  # as thresholds rise some are left out, so each count is one S
+            counts.add(count)
+            yield threshold, kept
 
 
-def _cheapest(schedules: Iterator[Schedule], budget_bytes: int) -> tuple[Schedule | None, int]:
-    """The cheapest that fits, if any does, and the least peak of all, bytes; one is in memory at a time."""
-    best, smallest = None, np.iinfo(np.int64).max
-    for schedule in schedules:
+def _tried(
+    graph: Graph, rounded: Iterable[tuple[float, Matrix]], budget_bytes: int
+) -> tuple[Schedule | None, int, float]:
+    """The cheapest schedule that fits, the least peak of all, and the threshold; one is in memory at a time."""
+    best, smallest, at = None, np.iinfo(np.int64).max, 0.0
+    for threshold, kept in rounded:
+        schedule = Schedule.from_matrices(graph, *least_computation(graph, kept))
         smallest = min(smallest, schedule.peak_bytes)
         if schedule.peak_bytes <= budget_bytes and (best is None or schedule.cost < best.cost):
-            best = schedule
-    return best, int(smallest)
+            best, at = schedule, threshold
+    return best, int(smallest), at

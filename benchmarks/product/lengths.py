@@ -4,7 +4,10 @@ A transformer with dropout takes sentences of 32, 64, 96 and 128 words, in batch
 epochs of two batches of each length. The plain model trains as Keras does, and tells its peak at each length. The other
 cells train within a share of the highest, with `checkmate_tf.compile(model, budget)`. Each is a process of its own.
 
-    python benchmarks/product/lengths.py --quick             # the plain model, and one budget
+Then the same with 40 batches of 32 sentences, each padded to its longest: 16 to 128 words, more lengths than plans are
+kept. Plans serve several of them.
+
+    python benchmarks/product/lengths.py --quick             # the plain models, and one budget
     python benchmarks/product/lengths.py --full              # three budgets
 """
 
@@ -22,6 +25,7 @@ from benchmarks.lib.tables import markdown, write_rows, write_table
 
 BATCHES = {32: 64, 64: 48, 96: 32, 128: 32}  # samples by length
 EPOCHS, ROUNDS = 3, 2
+ANY, ANY_BATCH, ANY_BATCHES = (16, 129), 32, 40
 SHARES = (0.8, 0.6, 0.5)
 BFC = {"TF_CPU_ALLOCATOR_USE_BFC": "true"}
 COLUMNS = (
@@ -36,15 +40,16 @@ def main() -> None:
     if serve_child(options, trained):
         return
     options.output.mkdir(parents=True, exist_ok=True)
-    if not options.draw:
-        (plain,) = run_cells(__file__, options.output, [{"cell": "cell-plain"}], lambda _: 600.0, options.again, BFC)
+    for kind in () if options.draw else ("", "any-"):
+        asked: list[dict] = [{"cell": f"cell-{kind}plain", "kind": kind}]
+        (plain,) = run_cells(__file__, options.output, asked, lambda _: 900.0, options.again, BFC)
         if plain.get("outcome") != FAILED:
             longest = max(plain["peaks"].values())
             asked = [
-                {"cell": f"cell-budget-{share:g}", "budget_bytes": int(share * longest)}
+                {"cell": f"cell-{kind}budget-{share:g}", "kind": kind, "budget_bytes": int(share * longest)}
                 for share in (SHARES if options.full else SHARES[1:2])
             ]
-            run_cells(__file__, options.output, asked, lambda _: 900.0, options.again, BFC)
+            run_cells(__file__, options.output, asked, lambda _: 1800.0, options.again, BFC)
     write(options.output)
 
 
@@ -71,15 +76,19 @@ def trained(request: dict) -> dict:
     if "budget_bytes" in request:
         checkmate_tf.compile(model, request["budget_bytes"], progress=False, time_limit=20)
     random = np.random.default_rng(2)
+    if request["kind"]:
+        sizes = [(int(length), ANY_BATCH) for length in random.integers(*ANY, ANY_BATCHES)]
+    else:
+        sizes = list(BATCHES.items()) * ROUNDS
     given = [
         (random.integers(0, 1000, (batch, length)).astype("int32"), random.integers(0, 10, batch))
-        for _ in range(ROUNDS)
-        for length, batch in BATCHES.items()
+        for length, batch in sizes
     ]
     data = tf.data.Dataset.from_generator(
         lambda: given, output_signature=(tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int64))
     ).apply(tf.data.experimental.assert_cardinality(len(given)))
-    peaks, seconds, losses, planned = dict.fromkeys(BATCHES, 0), list[float](), list[float](), list[int]()
+    lengths = sorted({length for length, _ in sizes})
+    peaks, seconds, losses, planned = dict.fromkeys(lengths, 0), list[float](), list[float](), list[int]()
 
     class Watch(keras.callbacks.Callback):
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -125,7 +134,8 @@ def trained(request: dict) -> dict:
 def write(output: Path) -> None:
     """CSV and table of what is in the folder."""
     cells = {cell["cell"]: cell for cell in read_cells(output)}
-    plain = cells.pop("cell-plain", None)
+    plain, plain_any = cells.pop("cell-plain", None), cells.pop("cell-any-plain", None)
+    of_any = [cells.pop(cell) for cell in sorted(cells, reverse=True) if cell.startswith("cell-any-")]
     if plain is None or plain.get("outcome") == FAILED:
         print("the plain model has not trained:", (plain or {}).get("reason", "not run"))
         return
@@ -159,8 +169,33 @@ def write(output: Path) -> None:
             f"after it; later epochs took {cell['later_seconds'] / plain['later_seconds']:.2f} times the plain model's "
             "seconds.\n"
         )
+    if plain_any is not None and plain_any.get("outcome") != FAILED:
+        text += "\n" + any_length(plain_any, of_any)
     write_table(output, text)
     print(text)
+
+
+def any_length(plain: dict, cells: list[dict]) -> str:
+    """The table of batches that are padded to their longest sentence."""
+    head = (
+        "budget, MB", "lengths", "highest plain peak, MB", "highest peak, MB", "plans", "after the first epoch",
+        "later epochs, over plain", "equal bits",
+    )  # fmt: skip
+    lines = []
+    for cell in cells:
+        if cell.get("outcome") == FAILED:
+            lines.append((f"{cell['budget_bytes'] / 1e6:.1f}", "failed: " + cell["reason"], *[""] * (len(head) - 2)))
+            continue
+        peak = max(cell["peaks"].values())
+        lines.append(
+            (
+                f"{cell['budget_bytes'] / 1e6:.1f}", len(cell["peaks"]), f"{max(plain['peaks'].values()) / 1e6:.1f}",
+                f"{peak / 1e6:.1f}{'' if peak <= cell['budget_bytes'] else ' OVER'}", cell["plans"],
+                cell["planned_later"], f"{cell['later_seconds'] / plain['later_seconds']:.2f}x",
+                "yes" if cell["bits"] == plain["bits"] else "NO",
+            )
+        )  # fmt: skip
+    return "## Batches that are padded to their longest sentence\n\n" + markdown(head, lines) + "\n"
 
 
 def rows_of(plain: dict, cells: list[dict]) -> list[dict]:

@@ -160,11 +160,13 @@ def test_graphs_in_a_pipeline(given, plans):
     _same(GRAPH, _fit(_open(given), epochs=2), plans)
 
 
+@pytest.mark.long
 def test_graphs_one_by_one():
     batches = [_graph(), _graph(300, 700), _graph(seed=2), _graph(300, 700, seed=3)]
     _same(GRAPH, lambda model: [model.train_on_batch(x, y) for x, y in batches], plans=2)
 
 
+@pytest.mark.long
 def test_more_graphs_than_plans_are_kept(caplog):
     batches = [_graph(400 + 10 * k) for k in (0, 1, 2, 0)]
     _same(GRAPH, _fit(_open(batches)), plans=2, max_plans=2)
@@ -184,7 +186,7 @@ def _zipped(unlabelled=500, labelled=60, sizes=(200, 20)):
         ((400, 40), 1),
         pytest.param((500, 60), 2, marks=pytest.mark.long),  # the last unlabelled batch is smaller
         pytest.param((400, 27), 1, marks=pytest.mark.long),  # the last labelled one is
-        ((450, 47), 2),
+        pytest.param((450, 47), 2, marks=pytest.mark.long),
     ],
 )
 def test_two_batches_zipped(rows, plans):
@@ -233,6 +235,7 @@ def test_data_is_planned_for_at_once(options):
     assert model.checkmate.schedule == report.schedule and len(model._checkmate_controller.earlier) == 1
 
 
+@pytest.mark.long
 def test_a_dataset_is_planned_for_at_once():
     model = _attached(TWO, data=_zipped())
     assert model.checkmate.batch_size == 20

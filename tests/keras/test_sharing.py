@@ -13,6 +13,7 @@ from cases import Case, assert_same_after, compile_quickly, make
 
 import checkmate_tf
 from checkmate_tf.device.measure import find_device
+from checkmate_tf.errors import DynamicShapeError
 from checkmate_tf.keras.batches.sharing import Room, as_packed, cheapest_to_join, joined, least_that_serves, sized
 from checkmate_tf.units import parse_budget
 
@@ -215,7 +216,7 @@ def test_where_joined_sizes_do_not_fit_they_are_planned_for_alone(caplog):
     budget = probe.checkmate.budget_bytes
     checkmate_tf.restore(probe)
     controller = _same(TAGGER, _fit(batches, epochs=1), budget=budget, max_plans=1)
-    assert "no plan fits for up to (96, 48)" in caplog.text
+    assert "no plan for up to (96, 48)" in caplog.text
     assert all(plan.report.budget_bytes == budget for plan in controller.plans.values())
 
 
@@ -255,6 +256,102 @@ def test_a_share_does_not_become_less_where_larger_inputs_need_less():
         else:
             assert int(0.7 * model.checkmate.plain_peak_bytes) < budgets[-1]
     assert budgets[0] == budgets[1]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("plans", [1, 3])
+def test_graphs_with_as_many_edges_as_nodes(plans):
+    """All their first axes are one batch, until others come. Two in a row do not tell that no others come."""
+    sizes = (300, 300), (200, 400), (100, 350), (300, 300), (50, 50), (280, 290), (100, 390)
+    _same(GRAPHS, _fit([_graph(*n) for n in sizes]), budget=0.8, max_plans=plans)
+
+
+@pytest.mark.long
+def test_what_is_traced_in_another_way_is_planned_anew():
+    batches = [_sentences(n) for n in (20, 34, 9)]
+    model = compile_quickly(make(TAGGER), TAGGER, batch_size=None, budget=0.7, max_plans=1)
+    _fit(batches)(model)
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+    try:
+        model.fit(_open(batches[2:]), verbose=0)
+        assert [key[1][0].shape[1] for key in model._checkmate_controller.plans] == [9]
+    finally:
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
+def _joins():
+    """Its targets are as long as both of its inputs together."""
+    a, b = keras.Input((None, 16)), keras.Input((None, 16))
+    parts = [L.Dense(32, activation="gelu")(L.Dense(32, activation="gelu")(x)) for x in (a, b)]
+    model = keras.Model([a, b], L.Dense(1)(L.Concatenate(axis=1)(parts)))
+    model.compile("sgd", "mse")
+    return model
+
+
+@pytest.mark.long
+def test_sizes_that_depend_on_each_other_are_not_joined(caplog):
+    caplog.set_level(logging.INFO, "checkmate_tf")
+
+    def batch(a, b, count=16):
+        (x, _), random = _pair(a, b, count), np.random.default_rng(a)
+        return x, random.normal(size=(count, a + b, 1)).astype("float32")
+
+    sizes = (11, 31), (31, 12), (20, 20), (12, 32), (33, 10)
+    _same(Case(_joins, lambda n: batch(30, 30, n)), _fit([batch(*n) for n in sizes]))
+    assert caplog.text.count("no plan for up to") == 1
+
+
+@pytest.mark.long
+def test_what_was_open_stays_open():
+    """Images that are wide and images that are high, in turn, with one plan: it is made for both."""
+
+    def build():
+        inputs = keras.Input((None, None, 3))
+        x = inputs
+        for _ in range(3):
+            x = L.Conv2D(8, 3, padding="same", activation="gelu")(x)
+        model = keras.Model(inputs, L.Dense(1)(L.GlobalAveragePooling2D()(x)))
+        model.compile("sgd", "mse")
+        return model
+
+    def images(height, width, count=8):
+        random = np.random.default_rng(height)
+        x = random.normal(size=(count, height, width, 3)).astype("float32")
+        return x, random.normal(size=(count, 1)).astype("float32")
+
+    case = Case(build, lambda n: images(20, 16, n))
+    model = compile_quickly(make(case), case, batch_size=None, budget=0.7, max_plans=1)
+    for _ in range(3):
+        for size in ((20, 16), (10, 16), (20, 12)):
+            model.train_on_batch(*images(*size))
+    assert len(model._checkmate_controller.earlier) == 3
+
+
+@pytest.mark.long
+def test_another_length_between_the_steps_of_one():
+    """A callback trains on it, and takes the only plan."""
+    fixed = tf.data.Dataset.from_tensor_slices(_sentences(15, 72)).batch(24, drop_remainder=True)
+
+    class Between(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 1:
+                self.model.train_on_batch(*_sentences(60, 20))
+
+    model = compile_quickly(make(TAGGER), TAGGER, batch_size=None, budget=0.7, max_plans=1)
+    model.fit(_open([_sentences(n) for n in (20, 34, 9)]), verbose=0)
+    history = model.fit(fixed, verbose=0, callbacks=[Between()], epochs=2).history
+    assert np.isfinite(history["loss"]).all() and len(model._checkmate_controller.plans) == 1
+
+
+@pytest.mark.long
+def test_a_function_of_the_users_is_told_that_its_length_is_open():
+    model = compile_quickly(make(TAGGER), TAGGER, batch_size=None, budget=0.7, max_plans=1)
+    for length in (16, 20, 30, 9):
+        model.train_on_batch(*_sentences(length))
+    step = tf.function(lambda x, y: model.train_step((x, y)), reduce_retracing=True, autograph=False)
+    with pytest.raises(DynamicShapeError, match="open dimension"):
+        for length in (12, 60, 70):
+            step(*map(tf.constant, _sentences(length)))
 
 
 # What a plan has room for ---------------------------------------------------------------------------------------------

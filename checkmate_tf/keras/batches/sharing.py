@@ -4,7 +4,7 @@ A plan whose step was traced with sizes open runs on any of them. Its values are
 any dimension, so it keeps its budget there, as it does for a smaller batch. It recomputes more than such inputs need.
 
 Where batches are larger than each plan in some dimension, one plan gives way to another for the larger of both sizes in
-each dimension. So what is served stays served, and planning comes to an end.
+each dimension, if there is one. Then what is served stays served, and planning comes to an end.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ class Room(NamedTuple):
     """Of the same inputs, as the step was traced. Sizes that are known here cannot be others."""
 
     def serves(self, given: Sequence[tf.TensorSpec]) -> bool:
-        """Whether its step runs on such a batch, and within its memory. What is open is as large as it may be."""
+        """Whether its step runs on such a batch, and within its memory. Sizes that are open are not asked for."""
         if len(given) != len(self.specs):
             return False
         for spec, traced, one in zip(self.specs, self.traced, given, strict=True):
             if one.dtype != spec.dtype or one.shape.rank != spec.shape.rank:
                 return False
-            for most, known, size in zip(spec.shape, traced, one.shape, strict=True):
-                most = self.batch if most is None else most
-                if size != most and (known is not None or (size or 0) > most):
+            for planned, known, size in zip(spec.shape, traced, one.shape, strict=True):
+                most = self.batch if planned is None else planned
+                is_smaller = size is None or size < most
+                if size != most and not (is_smaller and known is None):
                     return False
         return True
 

@@ -171,8 +171,8 @@ def batch_bytes(spec: Any, batch_size: int) -> int:
 def sample_of(data: Any, batch_size: int, opened: Any) -> list[Any] | None:
     """A batch of the arrays given to `compile`, flattened, and made as large as `opened` by repetition.
 
-    None if there are no arrays. A dataset is not read: one that shuffles would go on in another order. `opened` are the
-    specs of the same, with the batch open.
+    None if there are no arrays, or empty ones. A dataset is not read: one that shuffles would go on in another order.
+    `opened` are the specs of the same, with the batch open.
     """
     if data is None or isinstance(data, tf.data.Dataset):
         return None
@@ -184,8 +184,10 @@ def sample_of(data: Any, batch_size: int, opened: Any) -> list[Any] | None:
             continue
         array = np.asarray(one)
         for axis, size in enumerate(spec.shape):
-            if array.shape[axis] and array.shape[axis] != (wanted := batch_size if size is None else size):
-                array = array.take(np.arange(wanted) % array.shape[axis], axis)
+            wanted, given = batch_size if size is None else size, array.shape[axis]
+            if wanted and not given:
+                return None
+            array = array if given == wanted else array.take(np.arange(wanted) % given, axis)
         sample.append(array)
     return sample
 

@@ -19,7 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from ...device.layout.region import reserve
-from ...errors import BatchSizeError, InfeasibleBudgetError, TraceError
+from ...errors import BatchSizeError, CheckmateError, InfeasibleBudgetError, TraceError
 from ...fit.options import PlanOptions, Progress
 from ...fit.subjects.tracing import of_size
 from ...trace.sizes.seen import MARGIN
@@ -84,9 +84,9 @@ class Arriving(Serving):
         self.found_bytes = device.foreign_bytes(0)
         self._warned = False
         self._latest: Any = None  # the batch of the step that runs, if data decides sizes
-        self._too_much = math.inf  # how many times larger than what came a plan was for that did not fit
-        self._joined: set[Any] = set()  # keys of such plans
-        self._least_budget = 0  # of the plans that a new one takes the place of
+        self._growth_that_failed = math.inf  # of a plan for sizes that did not come together, over what came
+        self._least_budget = 0  # of the plan that is being made
+        self._joining = False  # whether that is for sizes that did not come together
         self._largest_came = 0  # bytes of a batch that a plan was made for
 
     def foresee(self, opened: Any, size: int, spec: Any, data: Any) -> None:
@@ -140,8 +140,10 @@ class Arriving(Serving):
         self._forget_compiled_before()
         data, spec = self.packed(tf.nest.map_structure(without_optional, data)), self.packed(spec)
         given = tf.nest.map_structure(spec_of, data)
-        came = self.came(given)
-        size, self.under_larger = came.size, came.shared
+        came = self.batch_of(given)
+        size = came.size
+        if not _is_symbolic(data):
+            self.shared = came.key if came.shared else None
         if came.shared:
             self._warn_of_sizes()
         if self._may_differ(came, spec):
@@ -243,7 +245,7 @@ class Arriving(Serving):
 
         Where as many plans are kept as may be, one gives way, if it can be to one that serves its batches, too.
         """
-        came = self.came(given)
+        came = self.batch_of(given)
         others = [key for key in self.plans if in_other_sizes(came.key, key)]
         gone = others[: max(0, len(others) - self.options.max_plans + 1)]
         if not gone:
@@ -256,19 +258,19 @@ class Arriving(Serving):
         if larger == (flat, size):
             gone = [old]
         elif larger is not None and self._may_join(flat, size):
-            times = batch_bytes(*larger) / max(rooms[old].size_bytes, batch_bytes(flat, size))
+            growth = batch_bytes(*larger) / max(rooms[old].size_bytes, batch_bytes(flat, size))
             try:
-                if times < self._too_much:
-                    self._plan_instead_of([old], larger[1], self.came(sized(*larger, given)), came, spec, data)
+                if growth < self._growth_that_failed:
+                    self._plan_instead_of([old], larger[1], self.batch_of(sized(*larger, given)), came, spec, data)
                     return
-            except InfeasibleBudgetError:
-                self._too_much = times
-                text = "%s: no plan fits for up to %s: planning for %s alone"
+            except (CheckmateError, tf.errors.OpError) as error:  # there may be no batch of such sizes
+                self._growth_that_failed = growth if isinstance(error, InfeasibleBudgetError) else 0.0
+                text = "%s: no plan for up to %s: planning for %s alone"
                 log.info(text, self.model.name, shapes_said(sized(*larger, given)), shapes_said(given))
         self._plan_instead_of(gone, size, came, came, spec, data)
 
     def _forget_plans(self) -> None:
-        self._joined, self._too_much, self._largest_came = set(), math.inf, 0
+        self._growth_that_failed, self._largest_came, self.shared = math.inf, 0, None
         super()._forget_plans()
 
     def _may_join(self, flat: Sequence[tf.TensorSpec], size: int) -> bool:
@@ -276,8 +278,7 @@ class Arriving(Serving):
 
         A share is one of what came: it would become no larger by such a plan, though its batch may be the largest.
         """
-        much = batch_bytes(flat, size) > (1 + MARGIN) * self._largest_came
-        return self.options.budget.fraction is None or not much
+        return self.options.budget.fraction is None or batch_bytes(flat, size) <= (1 + MARGIN) * self._largest_came
 
     def _plan_instead_of(self, gone: list[Any], size: int, planned: Batch, came: Batch, spec: Any, data: Any) -> None:
         """Plan for batches such as `planned`, the largest of so many samples, where `came` came; plans `gone` go."""
@@ -297,14 +298,14 @@ class Arriving(Serving):
                 opened = with_apart(open_batch(as_given(spec, given)), opened)
             told = None if spec is None else told_samples(spec, opened)
             if spec is None or not is_wider(spec, opened):
-                differ = [*others, came.key] if planned is not came else others
-                spec = open_where_they_differ(opened, [other[1] for other in differ])
+                alike = [k for k in self.plans if k[2] == planned.key[2]]
+                traced_before = [tf.nest.flatten(self.as_traced(opened, k)) for k in alike if not have_ragged(k[1])]
+                spec = open_where_they_differ(opened, [came.key[1], *(k[1] for k in others), *traced_before])
             traced = opened_batch(spec, opened) if is_wider(spec, opened) else None
             same_size = told == size and traced is None and planned.key not in before[2]
             self.batch_size, self.plans, self.batches = size, kept, {k: self.batches[k] for k in kept}
             self.key = self.key if self.key in kept else None
-            if planned is not came:
-                self._joined.add(planned.key)
+            self._joining = planned is not came
             self._least_budget = max((plan.report.budget_bytes for plan in others.values()), default=0)
             with progress_bars(self.progress) as tell:
                 sample = parts = None
@@ -330,12 +331,12 @@ class Arriving(Serving):
                 raise raised from error
             raise
         finally:
-            self._least_budget = 0
+            self._least_budget, self._joining = 0, False
         if apart_in(opened):
             self.batch_axes = batch_axes(opened)
         if not have_ragged(given):
             self._largest_came = max(self._largest_came, batch_bytes(came.opened, came.size or size))
-        self.under_larger = planned is not came
+        self.shared = self.key if planned is not came else None
         for sizes in unused:
             self.functions.forget(sizes)
         if self.attached:
@@ -376,7 +377,7 @@ class Arriving(Serving):
         least = max([*budgets, self._least_budget])
         if not least or self.options.budget.fraction is None:
             return super()._budget_for(spec)
-        return Budget(size_bytes=least) if key in self._joined else replace(self.options.budget, least_bytes=least)
+        return Budget(size_bytes=least) if self._joining else replace(self.options.budget, least_bytes=least)
 
     def _warn_of_sizes(self) -> None:
         if self._warned:

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
-from ..batches.apart import with_apart
+from ..batches.apart import first_sizes, told_sizes, with_apart
 from ..batches.feeding import is_pipeline
 from ..batches.handing import Hand
 from ..batches.samples import spec_of, told_samples
@@ -63,7 +63,10 @@ class AtFirstBatch(Arriving):
             return self._begin(iterator, *others, **kwargs)
         batch = next(iterator)
         self.arrives(batch)
-        return self._made(self.sizes(batch))(itertools.chain([batch], iterator), *others, **kwargs)
+        try:
+            return self._made(self.sizes(batch))(itertools.chain([batch], iterator), *others, **kwargs)
+        finally:
+            self.shared = None
 
     def _begin(self, iterator: Any, *others: Any, **kwargs: Any) -> Any:
         """The steps of one execution on the next batches of a pipeline: the first ones, unless their sizes differ."""
@@ -79,16 +82,16 @@ class AtFirstBatch(Arriving):
                 break
             given = tf.nest.map_structure(spec_of, batch)
             told = tf.nest.map_structure(without_optional, spec)
-            if not self._is_served(self.came(given), told):
+            if not self._is_served(self.batch_of(given), told):
                 batch = tf.nest.map_structure(out_of_the_allocator, batch)
             self.arrives(batch, told)
-            came = self.came(given)
+            came = self.batch_of(given)
             if came.shared:
                 sized = self.as_traced(spec, came.key)
             else:
                 sized = as_given(spec, batch) if opened else spec
                 sized = sized if came.opened is None else with_apart(sized, came.opened)
-            varies = came.opened is not None and is_wider(spec, came.opened)
+            varies = len(told_sizes(given)) > 1 or (came.opened is not None and is_wider(spec, came.opened))
             one = self.hand.over(batch, sized)
             del batch
             try:
@@ -96,6 +99,7 @@ class AtFirstBatch(Arriving):
                     result = self._made(self.sizes_of_specs(sized))(one, *others, **kwargs)
             finally:
                 self.hand.drop()
+                self.shared = None
             self._looked[iterator] = 0 if varies else self._looked.get(iterator, 0) + 1
         return result
 
@@ -105,9 +109,13 @@ class AtFirstBatch(Arriving):
         Its first batch may be the small one that was left over, where their order is shuffled. So two are looked at.
         """
         looked = self._looked.get(iterator, 0)
-        if not looked or have_open_sizes(iterator.element_spec) or self._depends_on_data():
+        if not looked or have_open_sizes(spec := iterator.element_spec) or self._depends_on_data():
             return False
-        return looked >= (_FIRST if told_samples(iterator.element_spec) is None else 1)
+        if looked < (_FIRST if told_samples(spec) is None else 1):
+            return False
+        if self.batch_axes and first_sizes(spec).count(None) > sum(self.batch_axes):
+            return False  # first axes that are not the batch may come again
+        return not self.may_be_full() or self.batch_of(spec).key in self.plans
 
     def _made(self, sizes: Sizes) -> Callable[..., Any]:
         """The train function for such sizes as it is now: a plan that was just made may have replaced it."""

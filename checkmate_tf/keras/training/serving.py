@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from ...errors import CheckmateError, DynamicShapeError
+from ...errors import CheckmateError
 from ..batches.apart import apart_in, first_sizes, open_but, samples_of, told_sizes
 from ..batches.samples import most_samples, spec_of
 from ..batches.sharing import Room, as_packed, least_that_serves
@@ -38,14 +38,18 @@ class Serving(Controller):
 
     Attributes
     ----------
-    under_larger : bool
-        Whether the batch that trains has other sizes than its plan is for.
+    shared : key of `plans`, or None
+        While a batch trains under a plan for other sizes, that plan's. A graph that is traced for several sizes does
+        not tell them.
+    batch_axes : list of bool
+        Of each first axis, whether it is the batch; empty if all are.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.under_larger = False
-        self.batch_axes: list[bool] = []  # of each first axis, whether it is the batch, if not all of them are
+        self.shared: Any = None
+        self._known_rooms: dict[Any, tuple[Any, Room]] = {}
+        self.batch_axes: list[bool] = []
 
     def opened(self, given: Any) -> Any:
         """The specs that plans are made for, of the specs of a batch.
@@ -57,7 +61,7 @@ class Serving(Controller):
         """
         return self._opened(given)[0]
 
-    def came(self, given: Any) -> Batch:
+    def batch_of(self, given: Any) -> Batch:
         """What is known of a batch of such specs."""
         with contextlib.suppress(CheckmateError):
             opened, shared = self._opened(given)
@@ -70,9 +74,9 @@ class Serving(Controller):
     def sizes_of_specs(self, specs: Any) -> Sizes:
         """What tells train functions apart: all sizes but that of the batch, or those that the plan is for."""
         given = tf.nest.map_structure(without_optional, specs)
-        if not self._is_full() and len(set(first_sizes(given))) < 2:  # mostly, and asked in each execution
+        if not self.may_be_full() and len(set(first_sizes(given))) < 2:  # mostly, and asked in each execution
             return (*sizes_of(specs), ())
-        came = self.came(given)
+        came = self.batch_of(given)
         if came.shared:
             return self.sizes_under(came.key)
         return (*sizes_of(specs), apart_in(came.opened) if came.opened is not None else ())
@@ -90,49 +94,62 @@ class Serving(Controller):
         planned = self.plans.get(key)
         if planned is None or planned.program.static.seen:
             return None
+        program, room = self._known_rooms.get(key, (None, None))
+        if room is not None and program is planned.program and room.batch == self.batches[key]:
+            return room
         specs = tuple(t for t in key[1] if t is not None)
         if not all(isinstance(t, tf.TensorSpec) for t in specs):
             return None
-        return Room(specs, self.batches[key], tuple(t.shape for t in self._traced(key)))
+        room = Room(specs, self.batches[key], tuple(t.shape for t in self._traced(key)))
+        self._known_rooms = {k: v for k, v in self._known_rooms.items() if k in self.plans} | {
+            key: (planned.program, room)
+        }
+        return room
 
     def rooms(self, key: Any) -> dict[Any, Room]:
-        """Those of plans for the same inputs in other sizes. What was not used for the longest time comes first."""
-        others = {other: self.room(other) for other in self.plans if in_other_sizes(key, other)}
-        return {other: room for other, room in others.items() if room is not None}
+        """Those of plans that train, for the same inputs in other sizes. What was not used for longest comes first."""
+        now = self.trained()
+        alike = [
+            other
+            for other in self.plans
+            if in_other_sizes(key, other) and other[3] == key[3] and self.traced.get(other[1:], now) == other[0]
+        ]
+        return {other: room for other in alike if (room := self.room(other)) is not None}
 
     def _traced(self, key: Any) -> list[tf.TensorSpec]:
         """Of the inputs that are given, in the step of a plan."""
         return [tf.TensorSpec(t.shape, t.dtype) for t in self.plans[key].program.step.inputs]
 
-    def _is_full(self) -> bool:
+    def may_be_full(self) -> bool:
+        """Whether as many plans are kept as may be for one structure of data, or that cannot be ruled out."""
         return len(self.plans) >= self.options.max_plans
+
+    def step(self, data: Any) -> Any:
+        try:
+            return super().step(data)
+        finally:
+            if not tf.inside_function():
+                self.shared = None
 
     def _opened(self, given: Any) -> tuple[Any, bool]:
         """The specs, and whether they are those of a plan for other sizes."""
-        try:
-            own = self._opened_alone(given)
-        except DynamicShapeError:  # in a graph for several sizes
-            shared = self._traced_under(given)
-            if shared is None:
-                raise
-            return shared, True
-        key = self._key(own)
-        if key in self.plans or not self._is_full():
-            return own, False
         flat = [t for t in tf.nest.flatten(given) if t is not None]
-        if all(isinstance(t, tf.TensorSpec) and t.shape.is_fully_defined() for t in flat):
-            serves = least_that_serves(self.rooms(key), flat)
-            shared = None if serves is None else as_packed([t for t in serves[1] if t is not None], given)
-        else:
-            shared = self._traced_under(given)
-        return (own, False) if shared is None else (shared, True)
+        known = all(isinstance(t, tf.TensorSpec) and t.shape.is_fully_defined() for t in flat)
+        if not known:  # in a graph, or of a pipeline
+            room = self.room(self.shared)
+            if room is not None and room.serves(flat):
+                return as_packed(room.specs, given), True
+        own = self._opened_alone(given)
+        key = self._key(own)
+        if not known or not self.may_be_full() or key in self.plans or not self._is_full(key):
+            return own, False
+        rooms = self.rooms(key)
+        serves = least_that_serves(rooms, flat)
+        return (own, False) if serves is None else (as_packed(rooms[serves].specs, given), True)
 
-    def _traced_under(self, given: Any) -> Any:
-        """The specs of the plan that trains, if it is for larger sizes, and a graph leaves open what it leaves open."""
-        room = self.room(self.key) if self.under_larger else None
-        if room is None or not room.serves([t for t in tf.nest.flatten(given) if t is not None]):
-            return None
-        return as_packed(room.specs, given)
+    def _is_full(self, key: Any) -> bool:
+        """Whether as many plans are kept as may be for the same inputs."""
+        return sum(in_other_sizes(key, other) for other in self.plans) >= self.options.max_plans
 
     def _opened_alone(self, given: Any) -> Any:
         """The specs for such batches alone."""

@@ -298,9 +298,11 @@ class Arriving(Serving):
                 opened = with_apart(open_batch(as_given(spec, given)), opened)
             told = None if spec is None else told_samples(spec, opened)
             if spec is None or not is_wider(spec, opened):
-                alike = [k for k in self.plans if k[2] == planned.key[2]]
-                traced_before = [tf.nest.flatten(self.as_traced(opened, k)) for k in alike if not have_ragged(k[1])]
-                spec = open_where_they_differ(opened, [came.key[1], *(k[1] for k in others), *traced_before])
+                given_before = [k for k in self.plans if k[2] == planned.key[2] and not have_ragged(k[1])]
+                spec = open_where_they_differ(
+                    opened,
+                    [came.key[1], *(k[1] for k in others), *(self.as_traced(k[1], k) for k in given_before)],
+                )
             traced = opened_batch(spec, opened) if is_wider(spec, opened) else None
             same_size = told == size and traced is None and planned.key not in before[2]
             self.batch_size, self.plans, self.batches = size, kept, {k: self.batches[k] for k in kept}

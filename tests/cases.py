@@ -35,6 +35,7 @@ __all__ = [
     "compile_quickly",
     "dense_model",
     "images",
+    "legacy_tagger",
     "make",
     "program_of",
     "program_of_case",
@@ -99,6 +100,18 @@ def compile_quickly(model: keras.Model, case: Case, **options: Any) -> keras.Mod
         "verify": False,
     }
     return checkmate_tf.compile(model, **given | settings | options)
+
+
+def legacy_tagger(legacy: Any) -> Any:
+    """A class for each of 50 words of a sentence of any length, in Keras 2."""
+    legacy.utils.set_random_seed(3)
+    words = legacy.Input((None,), dtype="int32")
+    x = legacy.layers.Embedding(50, 32)(words)  # whose gradient has as many rows as there are words
+    for _ in range(3):
+        x = legacy.layers.Dense(32, activation="gelu")(x)
+    model = legacy.Model(words, legacy.layers.Dense(5, activation="softmax")(x))
+    model.compile("adam", "sparse_categorical_crossentropy")
+    return model
 
 
 def assert_same_after(action: Callable[[keras.Model], Any], model: keras.Model, plain: keras.Model) -> None:

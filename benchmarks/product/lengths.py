@@ -169,7 +169,9 @@ def write(output: Path) -> None:
             f"after it; later epochs took {cell['later_seconds'] / plain['later_seconds']:.2f} times the plain model's "
             "seconds.\n"
         )
-    if plain_any is not None and plain_any.get("outcome") != FAILED:
+    if plain_any is not None and plain_any.get("outcome") == FAILED:
+        text += f"\n- The plain model on batches of any length failed: {plain_any['reason']}\n"
+    elif plain_any is not None:
         text += "\n" + any_length(plain_any, of_any)
     write_table(output, text)
     print(text)

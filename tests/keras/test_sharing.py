@@ -9,13 +9,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from cases import Case, assert_same_after, compile_quickly, make
+from cases import Case, assert_same_after, compile_quickly, legacy_tagger, make
 
 import checkmate_tf
 from checkmate_tf.device.measure import find_device
 from checkmate_tf.errors import DynamicShapeError
 from checkmate_tf.keras.batches.sharing import Room, as_packed, cheapest_to_join, joined, least_that_serves, sized
-from checkmate_tf.units import parse_budget
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_keras", "no_grappler"),
@@ -175,18 +174,11 @@ def test_one_plan_for_all_lengths():
 def test_keras_2():
     legacy = pytest.importorskip("tf_keras")
 
-    def build():
-        legacy.utils.set_random_seed(3)
-        words = legacy.Input((None,), dtype="int32")
-        x = legacy.layers.Embedding(50, 32)(words)
-        for _ in range(3):
-            x = legacy.layers.Dense(32, activation="gelu")(x)
-        model = legacy.Model(words, legacy.layers.Dense(5, activation="softmax")(x))
-        model.compile("adam", "sparse_categorical_crossentropy")
-        return model
-
     action = _fit([_sentences(n) for n in LENGTHS])
-    plain, model = build(), compile_quickly(build(), TAGGER, batch_size=None, budget=0.7, max_plans=2)
+    plain, model = (
+        legacy_tagger(legacy),
+        compile_quickly(legacy_tagger(legacy), TAGGER, batch_size=None, budget=0.7, max_plans=2),
+    )
     assert action(model) == action(plain)
     for a, b in zip(plain.weights, model.weights, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -423,7 +415,3 @@ def test_specs_in_the_structure_of_a_batch():
     specs = (_spec(None, 6),)
     assert as_packed(specs, given) == {**given, "b": specs[0]}
     assert sized(specs, 4, given)["b"] == _spec(4, 6)
-
-
-def test_a_share_has_a_least():
-    assert parse_budget("70%").least_bytes == 0

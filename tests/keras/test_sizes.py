@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from cases import Case, assert_same_after, compile_quickly, make
+from cases import Case, assert_same_after, compile_quickly, legacy_tagger, make
 
 import checkmate_tf
 from checkmate_tf.device.measure import find_device
@@ -164,17 +164,7 @@ def test_a_larger_batch_of_one_size_in_a_pipeline():
 def test_keras_2():
     legacy = pytest.importorskip("tf_keras")
 
-    def build():
-        legacy.utils.set_random_seed(3)
-        words = legacy.Input((None,), dtype="int32")
-        x = legacy.layers.Embedding(WORDS, WIDTH)(words)  # whose gradient has as many rows as there are words
-        for _ in range(3):
-            x = legacy.layers.Dense(WIDTH, activation="gelu")(x)
-        model = legacy.Model(words, legacy.layers.Dense(5, activation="softmax")(x))
-        model.compile("adam", "sparse_categorical_crossentropy")
-        return model
-
-    plain, model = build(), compile_quickly(build(), TAGGER, batch_size=None, budget=0.7)
+    plain, model = legacy_tagger(legacy), compile_quickly(legacy_tagger(legacy), TAGGER, batch_size=None, budget=0.7)
     assert _pipeline(model) == _pipeline(plain)
     for a, b in zip(plain.weights, model.weights, strict=True):
         np.testing.assert_array_equal(a, b)

@@ -274,9 +274,10 @@ class Arriving(Serving):
         super()._forget_plans()
 
     def _may_join(self, flat: Sequence[tf.TensorSpec], size: int) -> bool:
-        """Whether a plan may be for more than such a batch, which came.
+        """Whether a plan for more than such a batch, which came, may take its place.
 
-        A share is one of what came: it would become no larger by such a plan, though its batch may be the largest.
+        Its budget is that of the plans before. So where the budget is a share, and this batch is much larger than all
+        before, it has a plan of its own: the share is one of its step.
         """
         return self.options.budget.fraction is None or batch_bytes(flat, size) <= (1 + MARGIN) * self._largest_came
 
@@ -387,8 +388,8 @@ class Arriving(Serving):
         self._warned = True
         log.warning(
             "%s: its batches come in more than %d combinations of sizes, and so many plans are kept: others train "
-            "under the plan of larger ones, and recompute what these have to. Pad sequences to fewer lengths, or give "
-            "a larger max_plans= to checkmate_tf",
+            "under a plan for larger ones, and recompute what these have to; where there can be none, plans are made "
+            "again. Pad sequences to fewer lengths, or give a larger max_plans= to checkmate_tf",
             self.model.name,
             self.options.max_plans,
         )

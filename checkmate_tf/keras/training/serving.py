@@ -101,9 +101,8 @@ class Serving(Controller):
         if not all(isinstance(t, tf.TensorSpec) for t in specs):
             return None
         room = Room(specs, self.batches[key], tuple(t.shape for t in self._traced(key)))
-        self._known_rooms = {k: v for k, v in self._known_rooms.items() if k in self.plans} | {
-            key: (planned.program, room)
-        }
+        known = {k: v for k, v in self._known_rooms.items() if k in self.plans}
+        self._known_rooms = {**known, key: (planned.program, room)}
         return room
 
     def rooms(self, key: Any) -> dict[Any, Room]:

@@ -70,8 +70,8 @@ THRESHOLDS = (0.5, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0
 """Above which S* is rounded up: the cheapest schedule that fits is taken. The paper has 1/2; its authors' program tries
 tenths. A first-order solver also ends at points where a value is kept by a hundredth only."""
 
-_BETWEEN = 7  # thresholds below the best one, down to its neighbour: MobileNet in 10 GB took 1.34 instead of 1.40
-_WHOLE = (0.0, 0.0)  # this relaxation's bound is one on all schedules
+_BETWEEN = 7  # more thresholds, between the best one and the next lower one
+_WHOLE = (0.0, 0.0)  # this relaxation's bound is one on all schedules in stages
 _DRAWS = 64
 _LEAST_SECONDS = 0.1  # with less nothing is begun
 
@@ -232,7 +232,7 @@ def _cheapest_of_all(
         if (free, keeping) == _WHOLE and solution.status != "infeasible":  # or a schedule would be known
             lower = max(lower, solution.bound * (graph.base_cost or 1.0))
         if S is not None:
-            found, least = _cheapest(graph, S, budget_bytes, seed)
+            found, least = _cheapest(graph, S, budget_bytes, seed, begun + options.time_limit)
             smallest = least if smallest is None else min(smallest, least)
             if found is not None and (best is None or found.cost < best.cost):
                 best = found
@@ -268,15 +268,20 @@ def _relaxed(
     return solution, None if solution.x is None else program.unpack(solution.x)[1]
 
 
-def _cheapest(graph: Graph, S: Fractions, budget_bytes: int, seed: int | None) -> tuple[Schedule | None, int]:
-    """The cheapest schedule that fits, if any does, of S* rounded; and the least peak of all, bytes."""
+def _cheapest(
+    graph: Graph, S: Fractions, budget_bytes: int, seed: int | None, until: float
+) -> tuple[Schedule | None, int]:
+    """The cheapest schedule that fits, if any does, of S* rounded; and the least peak of all, bytes.
+
+    Thresholds between the best and the next one are tried if it is not yet `until`, by `time.perf_counter`.
+    """
     if seed is not None:
         random = np.random.default_rng(seed)
         return _tried(graph, ((0.0, random.random(S.shape) < S) for _ in range(_DRAWS)), budget_bytes)[:2]
     counts = set[int]()
     best, smallest, at = _tried(graph, _above(S, THRESHOLDS, counts), budget_bytes)
-    if best is None:
-        return None, smallest
+    if best is None or time.perf_counter() > until:
+        return best, smallest
     below = max((threshold for threshold in THRESHOLDS if threshold < at), default=0.0)
     between = np.linspace(below, at, _BETWEEN + 2)[1:-1].tolist()
     found, least, _ = _tried(graph, _above(S, between, counts), budget_bytes)

@@ -22,14 +22,18 @@ from .random_graphs import layered, usual_edges
 from .search.measured import refill, squeeze
 from .search.sequences.exchange import exchange
 from .search.sequences.keep_where_room import keep_where_room
-from .search.sequences.settle import lowered, ruined, settle
+from .search.sequences.lowering import lowered
+from .search.sequences.press import press
+from .search.sequences.settle import ruined, settle
 from .search.simulate import anneal, repair, simulate
 from .search.variants import variants
 from .search.walk import Walk
 
 __all__ = ["compile_all", "compile_if_over", "compile_moves", "compile_orders", "compile_search"]
 
-_CALLED = (simulate, anneal, repair, exchange, settle, ruined, keep_where_room, lower, descend, explore, explore_all)
+_CALLED = (
+    simulate, anneal, repair, exchange, settle, press, ruined, keep_where_room, lower, descend, explore, explore_all,
+)  # fmt: skip
 
 
 def compile_search() -> None:

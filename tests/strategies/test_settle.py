@@ -25,7 +25,8 @@ from checkmate_tf.strategies.random_graphs import layered, usual_edges
 from checkmate_tf.strategies.search.arrays import flatten
 from checkmate_tf.strategies.search.minimum_budget import proven_minimum, tightest
 from checkmate_tf.strategies.search.search import Walk
-from checkmate_tf.strategies.search.sequences.settle import first_price, lowered, ruined, settle
+from checkmate_tf.strategies.search.sequences.lowering import lowered
+from checkmate_tf.strategies.search.sequences.settle import first_price, ruined, settle
 
 
 def settled(graph, budget, order=None, turns=0.0, seed=0, steps=3000):

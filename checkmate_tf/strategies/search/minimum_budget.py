@@ -18,7 +18,7 @@ from ..options import Order, SolveOptions
 from ..ordering.descents import start_order
 from .arrays import pinned_bytes
 from .search import search
-from .sequences.settle import lowered
+from .sequences.lowering import lowered
 
 __all__ = [
     "infeasible",

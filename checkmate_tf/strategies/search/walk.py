@@ -29,8 +29,9 @@ from numpy.typing import NDArray
 from ...graph import BACKWARD, Graph
 from ..ordering.links import links
 from .arrays import Hosted, Problem, copy, flatten, place
-from .sequences.refine import FEWEST, NEAR, SLICE, Refiner
-from .sequences.settle import ruined
+from .sequences.press import Press
+from .sequences.refine import FEWEST, NEAR, Refiner
+from .sequences.settle import SLICE, ruined
 from .simulate import anneal, buffers, repair, simulate
 
 __all__ = ["KeepSet", "Walk"]
@@ -334,4 +335,5 @@ class Walk:
         self.refiner.kept = np.arange(len(self.graph))
         self.refiner.exchanged(1e-4)
         list(self.refiner.settled(1e-4))
+        Press(self.graph, self.links, 1, self.refiner.kept, 0.1, self.random).go_on(self.problem, 1e-4)
         ruined(self.problem, self.refiner.kept, 0.5, 0, 1, 0)

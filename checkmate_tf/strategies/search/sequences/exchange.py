@@ -20,13 +20,13 @@ from ..arrays import Problem
 from ..reorder import span
 from .keep_where_room import profile, without
 
-__all__ = ["LONGEST", "SPARE", "eject", "ejected", "exchange", "extra_cost", "turn", "turned"]
+__all__ = ["CHAIN", "LONGEST", "SPARE", "WITH", "eject", "ejected", "exchange", "extra_cost", "turn", "turned"]
 
 _EJECTIONS = 6  # values that are dropped for one that is kept, at most
 _LOOKS = 3  # values to choose from: the one of least cost for its bytes is taken
 _HIGH = 0.9  # of the most that is in memory: where a value is dropped, at least so much is
 LONGEST, SPARE = 4, 64  # times as many computations as there are, and so many: no more are added
-_CHAIN = 8  # values that are computed again for one, at most
+CHAIN, WITH = 8, 0.5  # values that are computed again for one, at most; the share of what is missing for it
 
 Integers = NDArray[np.int64]
 
@@ -94,9 +94,9 @@ def exchange(
             n = candidate.shape[0]
             worst = int(np.argmax(others[0, :n]))
             fits = others[0, worst] <= budget
-            if fits or n + _CHAIN >= room:
+            if fits or n + CHAIN >= room:
                 break
-            wider = eject(problem, candidate, others[1], worst)
+            wider = eject(problem, candidate, others[1], worst, WITH, CHAIN)
             if wider.shape[0] == n:
                 break
             candidate = profile(problem, wider, others[0], others[1], others[2])
@@ -146,7 +146,8 @@ def ejected(problem: Problem, sequence: Integers, seed: int) -> Integers:
     result = profile(problem, sequence, tables[0], tables[1], tables[2])
     memory = tables[0, : result.shape[0]]
     high = np.flatnonzero(memory >= (_HIGH + (1 - _HIGH) * np.random.random()) * memory.max())  # noqa: NPY002
-    return eject(problem, result, tables[1], high[int(np.random.random() * high.shape[0])])  # noqa: NPY002
+    at = high[int(np.random.random() * high.shape[0])]  # noqa: NPY002
+    return eject(problem, result, tables[1], at, WITH, CHAIN)
 
 
 @numba_jit
@@ -184,10 +185,10 @@ def turn(problem: Problem, links: Links, sequence: Integers) -> Integers:
 
 
 @numba_jit
-def eject(problem: Problem, sequence: Integers, last_use: Integers, at: int) -> Integers:
+def eject(problem: Problem, sequence: Integers, last_use: Integers, at: int, share: float, most: int) -> Integers:
     """The sequence with a value not in memory at a place, and computed again for its next use; itself if there is none.
 
-    What that is computed from is computed again, too, if it would not be in memory anyway, or is kept so long.
+    What that is computed from is computed again, too, if it would not be in memory anyway, or is kept for it.
 
     Parameters
     ----------
@@ -196,6 +197,10 @@ def eject(problem: Problem, sequence: Integers, last_use: Integers, at: int) -> 
         As `profile` has them.
     at : int
         The position where the value is not to be in memory.
+    share : float
+        With which probability what it is computed from is computed again, too; else it is kept so long.
+    most : int
+        So many values are computed again at most.
     """
     ptr, inputs, n = problem.input_ptr, problem.inputs, problem.sizes.shape[0]
     length = sequence.shape[0]
@@ -239,7 +244,7 @@ def eject(problem: Problem, sequence: Integers, last_use: Integers, at: int) -> 
     alive = np.zeros(n, np.bool_)
     for c in range(use):
         alive[sequence[c]] = last_use[c] >= use  # of its last copy
-    chain = np.empty(_CHAIN, np.int64)
+    chain = np.empty(most, np.int64)
     chain[0] = value
     total, k = 1, 0
     alive[value] = True
@@ -247,9 +252,9 @@ def eject(problem: Problem, sequence: Integers, last_use: Integers, at: int) -> 
         v = chain[k]
         for e in range(ptr[v], ptr[v + 1]):
             w = inputs[e]
-            if alive[w] or total == _CHAIN or stage >= problem.until[w]:
+            if alive[w] or total == most or stage >= problem.until[w]:
                 continue
-            if np.random.random() < 0.5:  # noqa: NPY002
+            if np.random.random() < share:  # noqa: NPY002
                 chain[total] = w
                 alive[w] = True
                 total += 1

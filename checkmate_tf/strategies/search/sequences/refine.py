@@ -1,6 +1,7 @@
 """The best sequence that is known, and how it is made better: by what settles, and by exchanges.
 
-Values are dropped, cheap ones first, until a sequence fits (`settle`); that gives the first schedule, too. Others are
+Values are dropped, cheap ones first, until a sequence fits (`settle`); that gives the first schedule, too. What does
+not settle at any price is pressed into the budget, which takes longer and gives dearer ones (`press`). Others are
 made of what has settled: some recomputations are left out, and it settles anew. Such a line of sequences may end where
 other recomputations, far from its own, would cost less. So when it has gained nothing for long, another begins with a
 plain sequence; then the best is gone on from for as long, and so on in turn. And some recomputations of the best are
@@ -21,12 +22,12 @@ from ...ordering.links import Links
 from ..arrays import Problem
 from .exchange import exchange
 from .keep_where_room import keep_where_room, profile
-from .settle import HIGHEST, first_price, moves_at_once, ruined, settle
+from .press import Press
+from .settle import HIGHEST, SLICE, first_price, moves_at_once, ruined, settle
 from .shares import Shares
 
-__all__ = ["FEWEST", "NEAR", "SLICE", "Refiner"]
+__all__ = ["FEWEST", "NEAR", "Refiner"]
 
-SLICE = 0.2  # seconds of compiled code between two looks at the clock
 FEWEST = 5  # moves or simulations in a slice, however long they take
 NEAR = 1.4  # times the best: what is worth a look at what there is room for
 _WARMTH, _COOLING = (0.02, 0.005, 0.001), 0.01  # of exchanges: first temperatures, of the base cost; the last one of it
@@ -144,6 +145,7 @@ class Refiner:
         self.kept: NDArray[np.int64] | None = None
         self.here: _Draft | None = None
         self.draft: _Draft | None = None  # what settles
+        self.press: Press | None = None  # where a plain sequence does not
         self.line = _Line()  # that it belongs to
         self.drafts = drafts
         self.settles = 0.0  # seconds that it took until one had settled
@@ -155,7 +157,7 @@ class Refiner:
     def offer(self, sequence: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """The sequence, with all kept that there is room for, if it is the best by then."""
         better = keep_where_room(self.problem, self.room, sequence)
-        extra = float((np.bincount(better, minlength=len(self.graph)) - 1) @ self.problem.again)
+        extra = float(self._counts(better) @ self.problem.again)
         if extra < self.best * (1 - 1e-12) and self._fits(better):
             self.best, self.kept = extra, better
             return better
@@ -177,6 +179,9 @@ class Refiner:
         until = time.perf_counter() + seconds
         while (left := until - time.perf_counter()) > 0:
             draft = self.draft = self.draft or self._new_draft()
+            if self.press is not None:
+                yield from self._pressed(self.press, draft, left)
+                continue
             count, clock = int(min(draft.left, max(self.pace * left, FEWEST))), time.perf_counter()
             first = draft.since == np.inf
             found = settle(
@@ -188,16 +193,36 @@ class Refiner:
             self.pace = (count - found.left + 1) / seconds
             draft.sequence, draft.price, draft.left = found.sequence, found.price, draft.left - count
             if not found.excess:
-                draft.cost = found.cost
-                self._go_on_from(draft)
-                better = self.offer(found.sequence) if found.cost < NEAR * self.best else None
-                if better is not None:
-                    yield better
-            if not found.excess or not draft.left or draft.price > draft.highest:
-                if draft.since < np.inf:
-                    self.settling_turns.learn(draft.turns, max(0.0, draft.since - draft.cost), draft.seconds)
-                self.draft = None
+                yield from self._fitted(draft, found.cost)
+            elif first and draft.price > draft.highest:
+                self.press = Press(
+                    self.graph, self.links, self.room, draft.sequence, draft.turns, self.random, draft.seconds
+                )
+            elif not draft.left or draft.price > draft.highest:
                 self._end_of(draft)
+
+    def _pressed(self, press: Press, draft: _Draft, seconds: float) -> Iterator[NDArray[np.int64]]:
+        """Press what did not settle for so long."""
+        fits = press.go_on(self.problem, seconds)
+        draft.sequence, draft.seconds = press.sequence, press.seconds
+        if fits:
+            draft.price = press.price
+            yield from self._fitted(draft, float(self._counts(draft.sequence) @ self.problem.again))
+        elif press.stale:
+            self._end_of(draft)
+
+    def _fitted(self, draft: _Draft, cost: float) -> Iterator[NDArray[np.int64]]:
+        """A draft fits: it is offered, and may be gone on from."""
+        draft.cost = cost
+        self._go_on_from(draft)
+        better = self.offer(draft.sequence) if cost < NEAR * self.best else None
+        if better is not None:
+            yield better
+        self._end_of(draft)
+
+    def _counts(self, sequence: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(n,) How often each node is computed again."""
+        return np.bincount(sequence, minlength=len(self.graph)) - 1
 
     def _new_draft(self) -> _Draft:
         """A sequence to settle: a plain one until one has settled, then what that is without some recomputations."""
@@ -239,7 +264,10 @@ class Refiner:
         return here if self.kept is None else _Draft(self.kept, here.price, 0, np.inf, cost=self.best)
 
     def _end_of(self, draft: _Draft) -> None:
-        """Where a line gains nothing any more, the next begins: plain sequences and the best take turns."""
+        """A draft is done. Where its line gains nothing any more, the next begins: plain ones and the best in turn."""
+        if draft.since < np.inf:
+            self.settling_turns.learn(draft.turns, max(0.0, draft.since - draft.cost), draft.seconds)
+        self.draft = self.press = None
         line = self.line
         line.seconds += draft.seconds
         if draft.cost < (line.top.cost if line.top else np.inf):

@@ -11,7 +11,6 @@ out, and it settles anew, from a low price.
 
 from __future__ import annotations
 
-import time
 from typing import NamedTuple
 
 import numpy as np
@@ -19,17 +18,16 @@ from numpy.typing import NDArray
 
 from ....graph import Graph
 from ....numba_jit import numba_jit
-from ...ordering.links import Links, links
-from ..arrays import Problem, flatten
-from .exchange import LONGEST, SPARE, eject, extra_cost, turn
+from ...ordering.links import Links
+from ..arrays import Problem
+from .exchange import CHAIN, LONGEST, SPARE, WITH, eject, extra_cost, turn
 from .keep_where_room import profile, without
 
-__all__ = ["HIGHEST", "Settled", "excess", "first_price", "in_memory", "lowered", "moves_at_once", "ruined", "settle"]
+__all__ = ["HIGHEST", "SLICE", "Settled", "excess", "first_price", "in_memory", "moves_at_once", "ruined", "settle"]
 
+SLICE = 0.2  # seconds of compiled code between two looks at the clock
 HIGHEST = 1e9  # times the first price: what has not settled by then is given up
 _FIRST_PRICE = 0.01  # of the base cost, for all that a sequence takes too much
-_LOWER = 0.97  # from one budget to the next
-_GROWTH, _PATIENCE, _DROPS = 2.0, 200, 0.2  # of settling within lower and lower budgets
 _NODE_MOVES, _FEWEST = 200_000, 20  # moves times nodes between two looks at the clock: some hundredths of a second
 
 Integers = NDArray[np.int64]
@@ -123,7 +121,8 @@ def settle(
             changed = without(current, again[int(np.random.random() * again.shape[0])])  # noqa: NPY002
         else:
             high = np.flatnonzero(tables[0, :length] > budget)
-            changed = eject(problem, current, tables[1], high[int(np.random.random() * high.shape[0])])  # noqa: NPY002
+            at = high[int(np.random.random() * high.shape[0])]  # noqa: NPY002
+            changed = eject(problem, current, tables[1], at, WITH, CHAIN)
             if changed.shape[0] == length or changed.shape[0] > room:
                 continue
         candidate = profile(problem, changed, others[0], others[1], others[2])
@@ -200,48 +199,6 @@ def first_price(graph: Graph, problem: Problem, sequence: Integers, budget: int)
 def moves_at_once(graph: Graph) -> int:
     """How many moves take some hundredths of a second, about."""
     return max(_FEWEST, _NODE_MOVES // max(len(graph), 1))
-
-
-def lowered(graph: Graph, sequence: Integers, turns: float, low: int, seconds: float, seed: int = 0) -> Integers:
-    """The sequence of least memory of some that settle within lower and lower budgets.
-
-    Parameters
-    ----------
-    graph : Graph
-    sequence : (length,) int
-        Legal.
-    turns : float
-        Share of the moves that turn a part round; 0 to keep the order of first computations.
-    low : int
-        Bytes that all schedules need, constants included.
-    seconds : float
-        It ends sooner where no lower budget is met.
-    seed : int
-
-    Returns
-    -------
-    (length,) int array
-    """
-    until, random = time.perf_counter() + seconds, np.random.default_rng(seed)
-    problem, before_after = flatten(graph), links(graph)
-    best = current = np.array(sequence, np.int64)
-    budget, price, highest, least = 0, 0.0, 0.0, low - graph.constant_bytes
-    while time.perf_counter() < until and price <= highest:
-        if current is best:
-            most = int(in_memory(problem, best).max(initial=0))
-            if most <= least:
-                break
-            budget = max(least, int(_LOWER * most))
-            price = first_price(graph, problem, best, budget)
-            highest = HIGHEST * price
-        found = settle(
-            problem, before_after, turns, _DROPS, budget, current, price, _GROWTH, _PATIENCE, moves_at_once(graph),
-            int(random.integers(2**31)),
-        )  # fmt: skip
-        current, price = found.sequence, found.price
-        if not found.excess:
-            best = current
-    return best
 
 
 def in_memory(problem: Problem, sequence: Integers) -> Integers:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkmate_tf.schedule import Schedule, keep_all
+from checkmate_tf.strategies.ordering.least_peak import least_peak
 from checkmate_tf.strategies.ordering.links import links
 from checkmate_tf.strategies.random_graphs import layered, usual_edges
 from checkmate_tf.strategies.search.arrays import flatten
@@ -113,6 +114,25 @@ def test_a_search_goes_on_from_what_was_pressed():
         if len(costs) > 1:
             break
     assert was_pressed and len(costs) > 1 and costs == sorted(costs, reverse=True)
+
+
+def test_all_orders_settle_before_one_is_pressed():
+    """The first cannot fit in its order; the second settles at once."""
+    graph = layered(120, usual_edges(120), 2)
+    order = least_peak(graph, 1.0).order
+    room = least_peak(graph, 1.0).peak_bytes - graph.constant_bytes - 1
+    starts = [np.arange(len(graph)), order]
+    refiner = Refiner(graph, flatten(graph), links(graph), room, np.random.default_rng(0), True, starts)
+    while refiner.kept is None:
+        list(refiner.settled(0.05))
+        assert refiner.press is None
+
+
+def test_what_costs_nothing_is_pressed_too():
+    graph = layered(120, usual_edges(120), 2)
+    graph = replace(graph, costs=np.zeros(len(graph)))
+    budget = int(0.6 * keep_all(graph).peak_bytes)
+    assert pressing(graph, budget).go_on(flatten(graph), 60.0)
 
 
 def test_what_cannot_be_pressed_is_given_up():

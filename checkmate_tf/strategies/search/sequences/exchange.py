@@ -106,7 +106,7 @@ def exchange(
         heat = hot * (cold / hot) ** (step / steps)
         if price <= cost or np.random.random() < math.exp((cost - price) / heat):  # noqa: NPY002
             current, cost = candidate, price
-            tables[:] = others
+            tables, others = others, tables
             if cost < least:
                 best, least = current, cost
     return best

@@ -25,10 +25,12 @@ from ...ordering.links import Links
 from ..arrays import Problem
 from .exchange import SPARE, eject, extra_cost, turn
 from .keep_where_room import profile, without
+from .settle import SLICE, moves_at_once
 
 __all__ = ["Press", "Pressed", "press", "pressure"]
 
 _WEIGHT = 10.0  # mean sizes that a step's whole cost, computed again, counts like
+_NO_COST = 1e-200  # of a step: what costs less counts like this, so that the weight is finite
 _LONGEST = 10  # times as many computations as there are nodes: no more are added
 _CHAIN = 24  # values that are computed again for one, at most
 _HOT, _COOLING = (0.1, 30.0), 0.02  # mean sizes: first temperatures of rounds are between; the last one of the first
@@ -36,6 +38,7 @@ _DROPS = (0.3, 0.5)  # shares of the moves that drop a recomputation
 _WORST = (0.0, 0.7)  # shares of the other moves that look for the place that takes most
 _NODE_MOVES, _FEWEST = 6_000_000, 1000  # moves of a round times nodes
 _STALE = 4.0  # times what it had taken when it last came nearer: then it is given up
+_FASTER = 10.0  # times the pace of before, at most: what was measured on few moves may be wrong
 _LOOK = 5  # moves between two looks at the clock, at least
 
 Integers = NDArray[np.int64]
@@ -99,7 +102,8 @@ def press(
     Pressed
     """
     np.random.seed(seed)  # noqa: NPY002 - Numba's own generator
-    room = max(sequence.shape[0], _LONGEST * problem.sizes.shape[0]) + SPARE
+    most = _LONGEST * problem.sizes.shape[0] + SPARE
+    room = max(sequence.shape[0], most)
     tables, others = np.zeros((3, room), np.int64), np.zeros((3, room), np.int64)
     current = profile(problem, sequence, tables[0], tables[1], tables[2])
     over, cost = pressure(tables, current.shape[0], budget), extra_cost(problem, current, tables[2])
@@ -122,14 +126,14 @@ def press(
             if np.random.random() < worst:  # noqa: NPY002
                 at = _worst(tables, length, at)
             changed = eject(problem, current, tables[1], at, np.random.random(), _CHAIN)  # noqa: NPY002
-            if changed.shape[0] == length or changed.shape[0] > room:
+            if changed.shape[0] == length or changed.shape[0] > most:
                 continue
         candidate = profile(problem, changed, others[0], others[1], others[2])
         less, dear = pressure(others, candidate.shape[0], budget), extra_cost(problem, candidate, others[2])
         loss = less - over + weight * (dear - cost)
         if loss < 0 or np.random.random() < math.exp(-loss / heat):  # noqa: NPY002
             current, over, cost = candidate, less, dear
-            tables[:] = others
+            tables, others = others, tables
             if over < least:
                 best, least = current, over
     return Pressed(current, best, least, steps - step)
@@ -215,9 +219,9 @@ class Press:
         self._links, self._budget, self._turns, self._random = links, budget, turns, random
         some = graph.sizes[graph.sizes > 0]
         self._size = float(some.mean()) if some.size else 1.0
-        self._weight = _WEIGHT * self._size / max(graph.base_cost, float(np.finfo(float).tiny))
+        self._weight = _WEIGHT * self._size / max(graph.base_cost, _NO_COST)
         self._round = max(_FEWEST, _NODE_MOVES // max(len(graph), 1))
-        self._pace = self._round / 0.4  # moves a second, measured as it goes
+        self._pace = moves_at_once(graph) / SLICE  # moves a second, measured as it goes
         self._begin()
 
     @property
@@ -254,7 +258,7 @@ class Press:
                 hot, cold, count, int(self._random.integers(2**31)),
             )  # fmt: skip
             spent = max(time.perf_counter() - clock, 1e-6)
-            self._pace = (count - found.left + 1) / spent
+            self._pace = min((count - found.left + 1) / spent, _FASTER * self._pace)
             self.seconds += spent
             self._at, self._done = found.sequence, self._done + count
             if found.over <= self.over:

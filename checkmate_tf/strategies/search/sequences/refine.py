@@ -61,6 +61,8 @@ class _Draft:
         What the one that it was made of costs.
     cost : float
         Of what it computes again, once it fits.
+    excess : float
+        That is left, once it is given up.
     seconds : float
         That it has taken.
     """
@@ -72,6 +74,7 @@ class _Draft:
     turns: float = 0.0
     since: float = np.inf
     cost: float = np.inf
+    excess: float = np.inf
     seconds: float = 0.0
 
 
@@ -145,7 +148,8 @@ class Refiner:
         self.kept: NDArray[np.int64] | None = None
         self.here: _Draft | None = None
         self.draft: _Draft | None = None  # what settles
-        self.press: Press | None = None  # where a plain sequence does not
+        self.failed: list[_Draft] = []  # plain ones that do not, one after the other
+        self.press: Press | None = None  # where none does
         self.line = _Line()  # that it belongs to
         self.drafts = drafts
         self.settles = 0.0  # seconds that it took until one had settled
@@ -195,11 +199,22 @@ class Refiner:
             if not found.excess:
                 yield from self._fitted(draft, found.cost)
             elif first and draft.price > draft.highest:
-                self.press = Press(
-                    self.graph, self.links, self.room, draft.sequence, draft.turns, self.random, draft.seconds
-                )
+                draft.excess = found.excess
+                self._unsettled(draft)
             elif not draft.left or draft.price > draft.highest:
                 self._end_of(draft)
+
+    def _unsettled(self, draft: _Draft) -> None:
+        """A plain draft settles nowhere. Once all have been tried so, the one that came nearest is pressed."""
+        self.failed.append(draft)
+        if len(self.failed) < len(self.orders) * len(self.settling_turns.shares):
+            self._end_of(draft)
+            return
+        nearest = self.draft = min(self.failed, key=lambda one: one.excess)
+        self.failed = []
+        self.press = Press(
+            self.graph, self.links, self.room, nearest.sequence, nearest.turns, self.random, nearest.seconds
+        )
 
     def _pressed(self, press: Press, draft: _Draft, seconds: float) -> Iterator[NDArray[np.int64]]:
         """Press what did not settle for so long."""
@@ -213,7 +228,7 @@ class Refiner:
 
     def _fitted(self, draft: _Draft, cost: float) -> Iterator[NDArray[np.int64]]:
         """A draft fits: it is offered, and may be gone on from."""
-        draft.cost = cost
+        draft.cost, self.failed = cost, []
         self._go_on_from(draft)
         better = self.offer(draft.sequence) if cost < NEAR * self.best else None
         if better is not None:

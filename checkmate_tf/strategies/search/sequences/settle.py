@@ -131,7 +131,7 @@ def settle(
             if less < over:
                 waited = 0
             current, over, cost = candidate, less, dear
-            tables[:] = others
+            tables, others = others, tables
     return Settled(current, over, cost, price, steps)
 
 

@@ -18,11 +18,11 @@ from checkmate_tf.strategies.random_graphs import layered, usual_edges
 from checkmate_tf.strategies.search.arrays import flatten
 from checkmate_tf.strategies.search.minimum_budget import proven_minimum
 from checkmate_tf.strategies.search.sequences import refine
-from checkmate_tf.strategies.search.sequences.keep_where_room import profile
 from checkmate_tf.strategies.search.sequences.lowering import lowered
 from checkmate_tf.strategies.search.sequences.press import Press, press, pressure
 from checkmate_tf.strategies.search.sequences.refine import Refiner
 from checkmate_tf.strategies.search.sequences.settle import HIGHEST, first_price, settle
+from checkmate_tf.strategies.search.sequences.tape import blank, write
 
 
 def pressed(graph, budget, order=None, turns=0.0, seed=0, steps=3000, heat=5.0):
@@ -57,14 +57,14 @@ def test_what_is_pressed_is_a_schedule_and_has_no_pressure_if_it_fits(graph, see
 
 def test_pressure_is_the_most_of_each_stage():
     graph = chain(3)
-    problem = flatten(graph)
-    tables = np.zeros((3, 16), np.int64)
-    length = len(profile(problem, np.arange(len(graph)), *tables))
-    memory = tables[0, :length].copy()
-    assert pressure(tables, length, 0) == memory.sum()  # each is a stage of its own
-    tables[2, length - 2] = 0  # if the last but one were computed again, it would belong to the stage before
-    assert pressure(tables, length, 0) == memory.sum() - min(memory[-2], memory[-3])
-    assert pressure(tables, length, int(memory.max())) == 0
+    problem, length = flatten(graph), len(graph)
+    tape = blank(problem, 16)
+    write(problem, tape, np.arange(length))
+    memory = tape.memory[:length]
+    assert pressure(tape, 0) == memory.sum()  # each is a stage of its own
+    tape.previous[length - 2] = 0  # if the last but one were computed again, it would belong to the stage before
+    assert pressure(tape, 0) == memory.sum() - min(memory[-2], memory[-3])
+    assert pressure(tape, int(memory.max())) == 0
 
 
 def test_equal_seeds_give_equal_sequences():

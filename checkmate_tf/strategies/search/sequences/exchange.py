@@ -18,12 +18,11 @@ from ....numba_jit import numba_jit
 from ...ordering.links import Links, again_in_time, move
 from ..arrays import Problem
 from ..reorder import span
-from .keep_where_room import profile, without
+from .tape import Tape, added, blank, eject, extra_cost, left_out, sequence_of, write
 
-__all__ = ["CHAIN", "LONGEST", "SPARE", "WITH", "eject", "ejected", "exchange", "extra_cost", "turn", "turned"]
+__all__ = ["CHAIN", "LONGEST", "SPARE", "WITH", "changed", "ejected", "exchange", "turned"]
 
 _EJECTIONS = 6  # values that are dropped for one that is kept, at most
-_LOOKS = 3  # values to choose from: the one of least cost for its bytes is taken
 _HIGH = 0.9  # of the most that is in memory: where a value is dropped, at least so much is
 LONGEST, SPARE = 4, 64  # times as many computations as there are, and so many: no more are added
 CHAIN, WITH = 8, 0.5  # values that are computed again for one, at most; the share of what is missing for it
@@ -58,7 +57,7 @@ def exchange(
     sequence : (length,) int
         Recomputations are legal, and remain so.
     steps : int
-        Moves to try, O(length + edges) each.
+        Moves to try, O(length) each, and the edges of what changes; where parts are turned round, all edges.
     hot, cold : float
         The first and the last temperature, in units of cost; above 0.
     seed : int
@@ -70,45 +69,36 @@ def exchange(
     """
     np.random.seed(seed)  # noqa: NPY002 - Numba's own generator
     room = LONGEST * sequence.shape[0] + SPARE
-    tables, others = np.zeros((3, room), np.int64), np.zeros((3, room), np.int64)
-    current = profile(problem, sequence, tables[0], tables[1], tables[2])
-    if tables[0, : current.shape[0]].max() > budget:  # it computes an output again, which is kept here
+    tape, other, third = blank(problem, room), blank(problem, room), blank(problem, room)
+    write(problem, tape, sequence)
+    if tape.memory[: tape.length[0]].max() > budget:  # it computes an output again, which is kept here
         return sequence
-    cost = extra_cost(problem, current, tables[2])
-    best, least = current, cost
+    cost = extra_cost(problem, tape)
+    best, least = sequence_of(tape), cost
     for step in range(steps):
-        length = current.shape[0]
-        if np.random.random() < turns:  # noqa: NPY002
-            changed = turn(problem, links, current)
-            ejections = 0
-        else:
-            again = np.flatnonzero(tables[2, :length] >= 0)
+        turning = np.random.random() < turns  # noqa: NPY002
+        if not changed(problem, links, tape, other, turning):
+            continue
+        fits = False
+        for _ in range(1 if turning else _EJECTIONS + 1):
+            worst = int(np.argmax(other.memory[: other.length[0]]))
+            fits = other.memory[worst] <= budget
+            if fits or other.length[0] + CHAIN >= room:
+                break
+            use, again = eject(problem, other, worst, WITH, CHAIN)
             if again.shape[0] == 0:
                 break
-            q = again[int(np.random.random() * again.shape[0])]  # noqa: NPY002
-            changed = without(current, q)
-            ejections = _EJECTIONS
-        candidate = profile(problem, changed, others[0], others[1], others[2])
-        fits = False
-        for _ in range(ejections + 1):
-            n = candidate.shape[0]
-            worst = int(np.argmax(others[0, :n]))
-            fits = others[0, worst] <= budget
-            if fits or n + CHAIN >= room:
-                break
-            wider = eject(problem, candidate, others[1], worst, WITH, CHAIN)
-            if wider.shape[0] == n:
-                break
-            candidate = profile(problem, wider, others[0], others[1], others[2])
+            added(problem, other, third, use, again)
+            other, third = third, other
         if not fits:
             continue
-        price = extra_cost(problem, candidate, others[2])
+        price = extra_cost(problem, other)
         heat = hot * (cold / hot) ** (step / steps)
         if price <= cost or np.random.random() < math.exp((cost - price) / heat):  # noqa: NPY002
-            current, cost = candidate, price
-            tables, others = others, tables
+            cost = price
+            tape, other = other, tape
             if cost < least:
-                best, least = current, cost
+                best, least = sequence_of(tape), cost
     return best
 
 
@@ -123,7 +113,8 @@ def turned(problem: Problem, links: Links, sequence: Integers, seed: int) -> Int
     seed : int
     """
     np.random.seed(seed)  # noqa: NPY002
-    return turn(problem, links, sequence)
+    result, moved = _turn(problem, links, sequence)
+    return result if moved else sequence
 
 
 @numba_jit
@@ -142,122 +133,55 @@ def ejected(problem: Problem, sequence: Integers, seed: int) -> Integers:
         Without recomputations that nobody reads. Nothing is added if nothing can be dropped there.
     """
     np.random.seed(seed)  # noqa: NPY002
-    tables = np.zeros((3, sequence.shape[0]), np.int64)
-    result = profile(problem, sequence, tables[0], tables[1], tables[2])
-    memory = tables[0, : result.shape[0]]
+    tape, other = blank(problem, sequence.shape[0]), blank(problem, sequence.shape[0] + CHAIN)
+    write(problem, tape, sequence)
+    memory = tape.memory[: tape.length[0]]
     high = np.flatnonzero(memory >= (_HIGH + (1 - _HIGH) * np.random.random()) * memory.max())  # noqa: NPY002
     at = high[int(np.random.random() * high.shape[0])]  # noqa: NPY002
-    return eject(problem, result, tables[1], at, WITH, CHAIN)
+    use, again = eject(problem, tape, at, WITH, CHAIN)
+    if again.shape[0] == 0:
+        return sequence_of(tape)
+    added(problem, tape, other, use, again)
+    return sequence_of(other)
 
 
 @numba_jit
-def extra_cost(problem: Problem, sequence: Integers, previous: Integers) -> float:
-    """What recomputations cost.
+def changed(problem: Problem, links: Links, tape: Tape, other: Tape, turning: bool) -> bool:
+    """Write another tape by a random move that adds nothing; False if there is none, or it may not be.
 
     Parameters
     ----------
-    problem : Problem
-    sequence, previous : (length,) int
-        As `profile` has them.
+    problem, links
+        As `exchange` takes them.
+    tape : Tape
+        It is left as it is.
+    other : Tape
+        With room for as much.
+    turning : bool
+        Whether a part is turned round, which keeps what is computed. Else a recomputation is left out.
     """
-    total = 0.0
-    for q in range(sequence.shape[0]):
-        if previous[q] >= 0:
-            total += problem.again[sequence[q]]
-    return total
+    length = tape.length[0]
+    if turning:
+        sequence, moved = _turn(problem, links, tape.nodes[:length])
+        if moved:
+            write(problem, other, sequence)
+        return moved
+    again = np.flatnonzero(tape.previous[:length] >= 0)
+    if again.shape[0] == 0:
+        return False
+    left_out(problem, tape, other, again[int(np.random.random() * again.shape[0])])  # noqa: NPY002
+    return True
 
 
 @numba_jit
-def turn(problem: Problem, links: Links, sequence: Integers) -> Integers:
-    """The sequence after a random move (`links.move`); as it was if something may not be computed again there.
-
-    Parameters are those of `exchange`; Numba's generator of random numbers decides.
-    """
+def _turn(problem: Problem, links: Links, sequence: Integers) -> tuple[Integers, bool]:
+    """The sequence after a random move (`links.move`), and whether there was one that may be."""
     length = sequence.shape[0]
     begin = int(np.random.random() * (length - 1))  # noqa: NPY002
     end = min(length, begin + span(length))
     mark = np.zeros(problem.sizes.shape[0], np.bool_)
     part, moved = move(sequence, links, begin, end, np.random.random() < 0.5, mark)  # noqa: NPY002
     if not moved:
-        return sequence
+        return sequence, False
     result = np.concatenate((sequence[:begin], part, sequence[end:]))
-    return result if again_in_time(result[:end], problem.until) else sequence
-
-
-@numba_jit
-def eject(problem: Problem, sequence: Integers, last_use: Integers, at: int, share: float, most: int) -> Integers:
-    """The sequence with a value not in memory at a place, and computed again for its next use; itself if there is none.
-
-    What that is computed from is computed again, too, if it would not be in memory anyway, or is kept for it.
-
-    Parameters
-    ----------
-    problem : Problem
-    sequence, last_use : (length,) int
-        As `profile` has them.
-    at : int
-        The position where the value is not to be in memory.
-    share : float
-        With which probability what it is computed from is computed again, too; else it is kept so long.
-    most : int
-        So many values are computed again at most.
-    """
-    ptr, inputs, n = problem.input_ptr, problem.inputs, problem.sizes.shape[0]
-    length = sequence.shape[0]
-    here = sequence[at]
-    read = np.zeros(n, np.bool_)
-    for e in range(ptr[here], ptr[here + 1]):
-        read[inputs[e]] = True
-    there = np.empty(at, np.int64)  # copies that only wait
-    count = 0
-    for c in range(at):
-        if last_use[c] > at and not read[sequence[c]] and problem.sizes[sequence[c]] > 0 and last_use[c] < length:
-            there[count] = c
-            count += 1
-    if count == 0:
-        return sequence
-    chosen, price = -1, math.inf
-    for _ in range(_LOOKS):
-        c = there[int(np.random.random() * count)]  # noqa: NPY002
-        rate = problem.again[sequence[c]] / problem.sizes[sequence[c]]
-        if rate < price:
-            chosen, price = c, rate
-    value = sequence[chosen]
-    use = -1
-    for p in range(at + 1, last_use[chosen] + 1):
-        k = sequence[p]
-        for e in range(ptr[k], ptr[k + 1]):
-            if inputs[e] == value:
-                use = p
-        if use >= 0:
-            break
-    if use < 0:
-        return sequence
-    seen = np.zeros(n, np.bool_)
-    for p in range(use):
-        seen[sequence[p]] = True
-    stage = 0
-    while stage < n and seen[stage]:
-        stage += 1
-    if stage >= problem.until[value]:
-        return sequence
-    alive = np.zeros(n, np.bool_)
-    for c in range(use):
-        alive[sequence[c]] = last_use[c] >= use  # of its last copy
-    chain = np.empty(most, np.int64)
-    chain[0] = value
-    total, k = 1, 0
-    alive[value] = True
-    while k < total:
-        v = chain[k]
-        for e in range(ptr[v], ptr[v + 1]):
-            w = inputs[e]
-            if alive[w] or total == most or stage >= problem.until[w]:
-                continue
-            if np.random.random() < share:  # noqa: NPY002
-                chain[total] = w
-                alive[w] = True
-                total += 1
-        k += 1
-    added = np.sort(chain[:total])  # inputs come before what reads them
-    return np.concatenate((sequence[:use], added, sequence[use:]))
+    return result, again_in_time(result[:end], problem.until)

@@ -23,9 +23,9 @@ from ....graph import Graph
 from ....numba_jit import numba_jit
 from ...ordering.links import Links
 from ..arrays import Problem
-from .exchange import SPARE, eject, extra_cost, turn
-from .keep_where_room import profile, without
+from .exchange import SPARE, changed
 from .settle import SLICE, moves_at_once
+from .tape import Tape, added, blank, eject, extra_cost, sequence_of, write
 
 __all__ = ["Press", "Pressed", "press", "pressure"]
 
@@ -94,7 +94,7 @@ def press(
     hot, cold : float
         The first and the last temperature, in bytes; above 0.
     steps : int
-        Moves to try, O(length + edges) each.
+        Moves to try, O(length) each, and the edges of what changes; where parts are turned round, all edges.
     seed : int
 
     Returns
@@ -104,50 +104,44 @@ def press(
     np.random.seed(seed)  # noqa: NPY002 - Numba's own generator
     most = _LONGEST * problem.sizes.shape[0] + SPARE
     room = max(sequence.shape[0], most)
-    tables, others = np.zeros((3, room), np.int64), np.zeros((3, room), np.int64)
-    current = profile(problem, sequence, tables[0], tables[1], tables[2])
-    over, cost = pressure(tables, current.shape[0], budget), extra_cost(problem, current, tables[2])
-    best, least, step = current, over, 0
+    tape, other = blank(problem, room), blank(problem, room)
+    write(problem, tape, sequence)
+    over, cost = pressure(tape, budget), extra_cost(problem, tape)
+    best, least, step = sequence_of(tape), over, 0
     while over > 0 and step < steps:
         heat = hot * (cold / hot) ** (step / steps)
         step += 1
-        length = current.shape[0]
+        length = tape.length[0]
         kind = np.random.random()  # noqa: NPY002
-        if kind < turns:
-            changed = turn(problem, links, current)
-        elif kind < turns + drops:
-            again = np.flatnonzero(tables[2, :length] >= 0)
-            if again.shape[0] == 0:
+        if kind < turns + drops:
+            if not changed(problem, links, tape, other, kind < turns):
                 continue
-            changed = without(current, again[int(np.random.random() * again.shape[0])])  # noqa: NPY002
         else:
-            high = np.flatnonzero(tables[0, :length] > budget)
+            high = np.flatnonzero(tape.memory[:length] > budget)
             at = high[int(np.random.random() * high.shape[0])]  # noqa: NPY002
             if np.random.random() < worst:  # noqa: NPY002
-                at = _worst(tables, length, at)
-            changed = eject(problem, current, tables[1], at, np.random.random(), _CHAIN)  # noqa: NPY002
-            if changed.shape[0] == length or changed.shape[0] > most:
+                at = _worst(tape, at)
+            use, again = eject(problem, tape, at, np.random.random(), _CHAIN)  # noqa: NPY002
+            if again.shape[0] == 0 or length + again.shape[0] > most:
                 continue
-        candidate = profile(problem, changed, others[0], others[1], others[2])
-        less, dear = pressure(others, candidate.shape[0], budget), extra_cost(problem, candidate, others[2])
+            added(problem, tape, other, use, again)
+        less, dear = pressure(other, budget), extra_cost(problem, other)
         loss = less - over + weight * (dear - cost)
         if loss < 0 or np.random.random() < math.exp(-loss / heat):  # noqa: NPY002
-            current, over, cost = candidate, less, dear
-            tables, others = others, tables
+            over, cost = less, dear
+            tape, other = other, tape
             if over < least:
-                best, least = current, over
-    return Pressed(current, best, least, steps - step)
+                best, least = sequence_of(tape), over
+    return Pressed(sequence_of(tape), best, least, steps - step)
 
 
 @numba_jit
-def pressure(tables: Integers, length: int, budget: int) -> float:
+def pressure(tape: Tape, budget: int) -> float:
     """For each stage the most that is above the budget, summed over stages.
 
     Parameters
     ----------
-    tables : (3, length or more) int
-        Memory, last uses and previous positions, as `keep_where_room.profile` has them.
-    length : int
+    tape : Tape
     budget : int
         Bytes, constants left out.
 
@@ -156,24 +150,25 @@ def pressure(tables: Integers, length: int, budget: int) -> float:
     float
         Bytes; 0 if the sequence fits.
     """
-    total, most = 0.0, 0
-    for q in range(length):
-        if tables[2, q] < 0:
+    memory, previous = tape.memory[: tape.length[0]], tape.previous[: tape.length[0]]
+    total, most = 0, 0
+    for q in range(memory.shape[0]):
+        if previous[q] < 0:
             total += most
             most = 0
-        most = max(most, tables[0, q] - budget)
-    return total + most
+        most = max(most, memory[q] - budget)
+    return float(total + most)
 
 
 @numba_jit
-def _worst(tables: Integers, length: int, at: int) -> int:
+def _worst(tape: Tape, at: int) -> int:
     """The position of most memory in the stage of another."""
     begin, end = at, at + 1
-    while begin > 0 and tables[2, begin] >= 0:
+    while begin > 0 and tape.previous[begin] >= 0:
         begin -= 1
-    while end < length and tables[2, end] >= 0:
+    while end < tape.length[0] and tape.previous[end] >= 0:
         end += 1
-    return begin + int(np.argmax(tables[0, begin:end]))
+    return begin + int(np.argmax(tape.memory[begin:end]))
 
 
 class Press:

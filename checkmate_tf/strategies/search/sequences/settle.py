@@ -20,8 +20,9 @@ from ....graph import Graph
 from ....numba_jit import numba_jit
 from ...ordering.links import Links
 from ..arrays import Problem
-from .exchange import CHAIN, LONGEST, SPARE, WITH, eject, extra_cost, turn
-from .keep_where_room import profile, without
+from .exchange import CHAIN, LONGEST, SPARE, WITH, changed
+from .keep_where_room import profile
+from .tape import added, blank, eject, extra_cost, sequence_of, write
 
 __all__ = ["HIGHEST", "SLICE", "Settled", "excess", "first_price", "in_memory", "moves_at_once", "ruined", "settle"]
 
@@ -91,7 +92,7 @@ def settle(
     patience : int
         Moves without less excess after which it rises.
     steps : int
-        Moves to try, O(length + edges) each.
+        Moves to try, O(length) each, and the edges of what changes; where parts are turned round, all edges.
     seed : int
 
     Returns
@@ -100,9 +101,9 @@ def settle(
     """
     np.random.seed(seed)  # noqa: NPY002 - Numba's own generator
     room = max(sequence.shape[0], LONGEST * problem.sizes.shape[0]) + SPARE
-    tables, others = np.zeros((3, room), np.int64), np.zeros((3, room), np.int64)
-    current = profile(problem, sequence, tables[0], tables[1], tables[2])
-    over, cost = excess(tables[0, : current.shape[0]], budget), extra_cost(problem, current, tables[2])
+    tape, other = blank(problem, room), blank(problem, room)
+    write(problem, tape, sequence)
+    over, cost = excess(tape.memory[: tape.length[0]], budget), extra_cost(problem, tape)
     waited = 0
     while over > 0 and steps > 0:
         steps -= 1
@@ -110,29 +111,25 @@ def settle(
             price *= growth
             waited = 0
         waited += 1
-        length = current.shape[0]
+        length = tape.length[0]
         kind = np.random.random()  # noqa: NPY002
-        if kind < turns:
-            changed = turn(problem, links, current)
-        elif kind < turns + drops:
-            again = np.flatnonzero(tables[2, :length] >= 0)
-            if again.shape[0] == 0:
+        if kind < turns + drops:
+            if not changed(problem, links, tape, other, kind < turns):
                 continue
-            changed = without(current, again[int(np.random.random() * again.shape[0])])  # noqa: NPY002
         else:
-            high = np.flatnonzero(tables[0, :length] > budget)
+            high = np.flatnonzero(tape.memory[:length] > budget)
             at = high[int(np.random.random() * high.shape[0])]  # noqa: NPY002
-            changed = eject(problem, current, tables[1], at, WITH, CHAIN)
-            if changed.shape[0] == length or changed.shape[0] > room:
+            use, again = eject(problem, tape, at, WITH, CHAIN)
+            if again.shape[0] == 0 or length + again.shape[0] > room:
                 continue
-        candidate = profile(problem, changed, others[0], others[1], others[2])
-        less, dear = excess(others[0, : candidate.shape[0]], budget), extra_cost(problem, candidate, others[2])
+            added(problem, tape, other, use, again)
+        less, dear = excess(other.memory[: other.length[0]], budget), extra_cost(problem, other)
         if dear - cost + price * (less - over) < 0:
             if less < over:
                 waited = 0
-            current, over, cost = candidate, less, dear
-            tables, others = others, tables
-    return Settled(current, over, cost, price, steps)
+            over, cost = less, dear
+            tape, other = other, tape
+    return Settled(sequence_of(tape), over, cost, price, steps)
 
 
 @numba_jit

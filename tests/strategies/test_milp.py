@@ -200,6 +200,29 @@ def test_values_are_kept_where_the_rounded_optimum_does_not_fit(graph, share, mo
         solve(graph, budget, "lp-rounding", options)
 
 
+def test_room_that_rounding_leaves_is_used():
+    """A keep-set of nothing: its schedule fits, and costs many times more than with what there is room to keep."""
+    graph = paper_chain(8)
+    nothing = np.zeros((len(graph), len(graph)))
+    plain = Schedule.from_matrices(graph, *least_computation(graph, nothing > 0))
+    for budget in range(plain.peak_bytes, keep_all(graph).peak_bytes + 1):
+        found, least, _ = rounding._tried(graph, [(0.5, nothing > 0)], budget)
+        assert found.peak_bytes <= budget and least == plain.peak_bytes
+        assert graph.base_cost <= found.cost <= plain.cost
+    assert found.cost == graph.base_cost
+    assert rounding._tried(graph, [(0.5, nothing > 0)], plain.peak_bytes - 1)[0] is None
+
+
+def test_an_output_that_is_computed_again_does_not_break_the_budget():
+    """The first value is an output. It is dropped while the second is there, and computed again in the last stage."""
+    graph = Graph("late", list("abcd"), np.zeros(4, int), [1] * 4, [5, 8, 1, 1], [[], [], [1], [2]])
+    kept = np.zeros((4, 4), bool)
+    kept[2, 1] = kept[3, 2] = True
+    found, least, _ = rounding._tried(graph, [(0.5, kept)], 9)
+    assert found.peak_bytes == least == 9 and found.cost == 5
+    assert rounding._tried(graph, [(0.5, kept)], 14)[0].cost == 4  # there is room to keep it
+
+
 def test_a_relaxation_is_rounded_where_that_of_the_paper_has_no_solution():
     """Nine tenths of the budget are less than the constants."""
     graph = replace(paper_chain(8), constant_bytes=1000)

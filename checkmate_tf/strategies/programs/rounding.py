@@ -9,7 +9,11 @@ A relaxation has many optima. Where memory allows it, a value may be kept in par
 first-order solver ends somewhere between: of ResNet50's S*, two fifths are above 0 and below 1/2. Then nearly
 everything is computed again in every stage. So the relaxation is also solved with a reward for keeping values, and
 with less of the budget left free, as rounding adds less then. The relaxation under the whole budget is solved for its
-bound, and rounded, too. The cheapest schedule that fits is taken.
+bound, and rounded, too.
+
+A third phase is ours. A rounded schedule that fits may leave room: the relaxation had less, and counts memory in
+another way. So what is computed again though there is room to keep it is kept (`keep_where_room`). The cheapest
+schedule is taken.
 
 Rounding R* and S* entry by entry instead gives schedules that compute nodes without their inputs: `round_naively` and
 `round_naively_at_random` are here to show it.
@@ -36,7 +40,9 @@ from ...solvers.tolerances import EXACT
 from ...units import format_bytes
 from ..compiled import compile_if_over
 from ..options import SolveOptions
+from ..search.arrays import flatten
 from ..search.minimum_budget import least_known, without_solving
+from ..search.sequences.keep_where_room import keep_where_room
 from .formulation import problem9
 
 __all__ = [
@@ -80,7 +86,7 @@ Matrix = NDArray[np.bool_]
 
 
 def lp_rounding(graph: Graph, budget_bytes: int, options: SolveOptions) -> Schedule:
-    """Two-phase deterministic rounding: the cheapest schedule that fits, of those for each of `THRESHOLDS`.
+    """Two-phase deterministic rounding, at each of `THRESHOLDS`: the cheapest schedule that fits, its room used.
 
     Parameters
     ----------
@@ -302,9 +308,15 @@ def _tried(
 ) -> tuple[Schedule | None, int, float]:
     """The cheapest schedule that fits, the least peak of all, and the threshold; one is in memory at a time."""
     best, smallest, at = None, np.iinfo(np.int64).max, 0.0
+    problem, room = flatten(graph), budget_bytes - graph.constant_bytes
     for threshold, kept in rounded:
         schedule = Schedule.from_matrices(graph, *least_computation(graph, kept))
         smallest = min(smallest, schedule.peak_bytes)
-        if schedule.peak_bytes <= budget_bytes and (best is None or schedule.cost < best.cost):
+        if schedule.peak_bytes > budget_bytes:
+            continue
+        kept_more = Schedule(graph, keep_where_room(problem, room, np.array(schedule.sequence)))
+        if kept_more.peak_bytes <= budget_bytes:  # unless outputs are computed again, which are kept there
+            schedule = kept_more
+        if best is None or schedule.cost < best.cost:
             best, at = schedule, threshold
     return best, int(smallest), at

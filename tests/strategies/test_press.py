@@ -20,9 +20,9 @@ from checkmate_tf.strategies.search.minimum_budget import proven_minimum
 from checkmate_tf.strategies.search.sequences import refine
 from checkmate_tf.strategies.search.sequences.lowering import lowered
 from checkmate_tf.strategies.search.sequences.press import Press, press, pressure
+from checkmate_tf.strategies.search.sequences.profiled import blank, write
 from checkmate_tf.strategies.search.sequences.refine import Refiner
 from checkmate_tf.strategies.search.sequences.settle import HIGHEST, first_price, settle
-from checkmate_tf.strategies.search.sequences.tape import blank, write
 
 
 def pressed(graph, budget, order=None, turns=0.0, seed=0, steps=3000, heat=5.0):
@@ -58,13 +58,13 @@ def test_what_is_pressed_is_a_schedule_and_has_no_pressure_if_it_fits(graph, see
 def test_pressure_is_the_most_of_each_stage():
     graph = chain(3)
     problem, length = flatten(graph), len(graph)
-    tape = blank(problem, 16)
-    write(problem, tape, np.arange(length))
-    memory = tape.memory[:length]
-    assert pressure(tape, 0) == memory.sum()  # each is a stage of its own
-    tape.previous[length - 2] = 0  # if the last but one were computed again, it would belong to the stage before
-    assert pressure(tape, 0) == memory.sum() - min(memory[-2], memory[-3])
-    assert pressure(tape, int(memory.max())) == 0
+    profiled = blank(problem, 16)
+    write(problem, profiled, np.arange(length))
+    memory = profiled.memory[:length]
+    assert pressure(profiled, 0) == memory.sum()  # each is a stage of its own
+    profiled.previous[length - 2] = 0  # if the last but one were computed again, it would belong to the stage before
+    assert pressure(profiled, 0) == memory.sum() - min(memory[-2], memory[-3])
+    assert pressure(profiled, int(memory.max())) == 0
 
 
 def test_equal_seeds_give_equal_sequences():

@@ -1,8 +1,8 @@
 """Improves a schedule by exchanges: one recomputation goes, and others come where memory is short for that.
 
 The eviction search knows a schedule by weights, and computes a value again at most once a stage. Here the sequence
-itself is changed, and its exact memory profile is computed each time. A move drops a random recomputation. Where that
-takes too much memory, a value that nothing reads there is dropped until its next use, and computed again right before.
+itself is changed, with its exact memory profile. A move drops a random recomputation. Where that takes too much memory,
+a value that nothing reads there is dropped until its next use, and computed again right before.
 Moves that cost more are accepted with a probability that falls (simulated annealing). In a free order other moves
 turn a part of the sequence round, which costs nothing, and may give room.
 """
@@ -18,13 +18,13 @@ from ....numba_jit import numba_jit
 from ...ordering.links import Links, again_in_time, move
 from ..arrays import Problem
 from ..reorder import span
-from .tape import Tape, added, blank, eject, extra_cost, left_out, sequence_of, write
+from .profiled import Profiled, add, blank, eject, extra_cost, leave_out, sequence_of, write
 
-__all__ = ["CHAIN", "LONGEST", "SPARE", "WITH", "changed", "ejected", "exchange", "turned"]
+__all__ = ["CHAIN", "LONGEST", "SPARE", "WITH", "ejected", "exchange", "random_move", "turned"]
 
 _EJECTIONS = 6  # values that are dropped for one that is kept, at most
 _HIGH = 0.9  # of the most that is in memory: where a value is dropped, at least so much is
-LONGEST, SPARE = 4, 64  # times as many computations as there are, and so many: no more are added
+LONGEST, SPARE = 4, 64  # times as many computations as there are, and so many: no more are add
 CHAIN, WITH = 8, 0.5  # values that are computed again for one, at most; the share of what is missing for it
 
 Integers = NDArray[np.int64]
@@ -69,15 +69,17 @@ def exchange(
     """
     np.random.seed(seed)  # noqa: NPY002 - Numba's own generator
     room = LONGEST * sequence.shape[0] + SPARE
-    tape, other, third = blank(problem, room), blank(problem, room), blank(problem, room)
-    write(problem, tape, sequence)
-    if tape.memory[: tape.length[0]].max() > budget:  # it computes an output again, which is kept here
+    current, other, spare = blank(problem, room), blank(problem, room), blank(problem, room)
+    write(problem, current, sequence)
+    if current.memory[: current.length[0]].max() > budget:  # it computes an output again, which is kept here
         return sequence
-    cost = extra_cost(problem, tape)
-    best, least = sequence_of(tape), cost
+    cost = extra_cost(problem, current)
+    best, least = sequence_of(current), cost
     for step in range(steps):
+        if cost <= 0:
+            break
         turning = np.random.random() < turns  # noqa: NPY002
-        if not changed(problem, links, tape, other, turning):
+        if not random_move(problem, links, current, other, turning):
             continue
         fits = False
         for _ in range(1 if turning else _EJECTIONS + 1):
@@ -88,17 +90,17 @@ def exchange(
             use, again = eject(problem, other, worst, WITH, CHAIN)
             if again.shape[0] == 0:
                 break
-            added(problem, other, third, use, again)
-            other, third = third, other
+            add(problem, other, spare, use, again)
+            other, spare = spare, other
         if not fits:
             continue
         price = extra_cost(problem, other)
         heat = hot * (cold / hot) ** (step / steps)
         if price <= cost or np.random.random() < math.exp((cost - price) / heat):  # noqa: NPY002
             cost = price
-            tape, other = other, tape
+            current, other = other, current
             if cost < least:
-                best, least = sequence_of(tape), cost
+                best, least = sequence_of(current), cost
     return best
 
 
@@ -130,46 +132,51 @@ def ejected(problem: Problem, sequence: Integers, seed: int) -> Integers:
     Returns
     -------
     (length,) int array
-        Without recomputations that nobody reads. Nothing is added if nothing can be dropped there.
+        Without recomputations that nobody reads. Nothing is add if nothing can be dropped there.
     """
     np.random.seed(seed)  # noqa: NPY002
-    tape, other = blank(problem, sequence.shape[0]), blank(problem, sequence.shape[0] + CHAIN)
-    write(problem, tape, sequence)
-    memory = tape.memory[: tape.length[0]]
+    current, other = blank(problem, sequence.shape[0]), blank(problem, sequence.shape[0] + CHAIN)
+    write(problem, current, sequence)
+    memory = current.memory[: current.length[0]]
     high = np.flatnonzero(memory >= (_HIGH + (1 - _HIGH) * np.random.random()) * memory.max())  # noqa: NPY002
     at = high[int(np.random.random() * high.shape[0])]  # noqa: NPY002
-    use, again = eject(problem, tape, at, WITH, CHAIN)
+    use, again = eject(problem, current, at, WITH, CHAIN)
     if again.shape[0] == 0:
-        return sequence_of(tape)
-    added(problem, tape, other, use, again)
+        return sequence_of(current)
+    add(problem, current, other, use, again)
     return sequence_of(other)
 
 
 @numba_jit
-def changed(problem: Problem, links: Links, tape: Tape, other: Tape, turning: bool) -> bool:
-    """Write another tape by a random move that adds nothing; False if there is none, or it may not be.
+def random_move(problem: Problem, links: Links, current: Profiled, other: Profiled, turning: bool) -> bool:
+    """Write another current by a random move that adds nothing; False if there is none, or it may not be.
 
     Parameters
     ----------
     problem, links
         As `exchange` takes them.
-    tape : Tape
+    current : Profiled
         It is left as it is.
-    other : Tape
+    other : Profiled
         With room for as much.
     turning : bool
         Whether a part is turned round, which keeps what is computed. Else a recomputation is left out.
+
+    Returns
+    -------
+    bool
+        False if there is no such move, or it is not allowed; then nothing is written.
     """
-    length = tape.length[0]
+    length = current.length[0]
     if turning:
-        sequence, moved = _turn(problem, links, tape.nodes[:length])
+        sequence, moved = _turn(problem, links, current.nodes[:length])
         if moved:
             write(problem, other, sequence)
         return moved
-    again = np.flatnonzero(tape.previous[:length] >= 0)
+    again = np.flatnonzero(current.previous[:length] >= 0)
     if again.shape[0] == 0:
         return False
-    left_out(problem, tape, other, again[int(np.random.random() * again.shape[0])])  # noqa: NPY002
+    leave_out(problem, current, other, again[int(np.random.random() * again.shape[0])])  # noqa: NPY002
     return True
 
 

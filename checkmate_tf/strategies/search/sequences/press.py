@@ -23,15 +23,15 @@ from ....graph import Graph
 from ....numba_jit import numba_jit
 from ...ordering.links import Links
 from ..arrays import Problem
-from .exchange import SPARE, changed
+from .exchange import SPARE, random_move
+from .profiled import Profiled, add, blank, eject, extra_cost, sequence_of, write
 from .settle import SLICE, moves_at_once
-from .tape import Tape, added, blank, eject, extra_cost, sequence_of, write
 
 __all__ = ["Press", "Pressed", "press", "pressure"]
 
 _WEIGHT = 10.0  # mean sizes that a step's whole cost, computed again, counts like
 _NO_COST = 1e-200  # of a step: what costs less counts like this, so that the weight is finite
-_LONGEST = 10  # times as many computations as there are nodes: no more are added
+_LONGEST = 10  # times as many computations as there are nodes: no more are add
 _CHAIN = 24  # values that are computed again for one, at most
 _HOT, _COOLING = (0.1, 30.0), 0.02  # mean sizes: first temperatures of rounds are between; the last one of the first
 _DROPS = (0.3, 0.5)  # shares of the moves that drop a recomputation
@@ -104,44 +104,44 @@ def press(
     np.random.seed(seed)  # noqa: NPY002 - Numba's own generator
     most = _LONGEST * problem.sizes.shape[0] + SPARE
     room = max(sequence.shape[0], most)
-    tape, other = blank(problem, room), blank(problem, room)
-    write(problem, tape, sequence)
-    over, cost = pressure(tape, budget), extra_cost(problem, tape)
-    best, least, step = sequence_of(tape), over, 0
+    current, other = blank(problem, room), blank(problem, room)
+    write(problem, current, sequence)
+    over, cost = pressure(current, budget), extra_cost(problem, current)
+    best, least, step = sequence_of(current), over, 0
     while over > 0 and step < steps:
         heat = hot * (cold / hot) ** (step / steps)
         step += 1
-        length = tape.length[0]
+        length = current.length[0]
         kind = np.random.random()  # noqa: NPY002
         if kind < turns + drops:
-            if not changed(problem, links, tape, other, kind < turns):
+            if not random_move(problem, links, current, other, kind < turns):
                 continue
         else:
-            high = np.flatnonzero(tape.memory[:length] > budget)
+            high = np.flatnonzero(current.memory[:length] > budget)
             at = high[int(np.random.random() * high.shape[0])]  # noqa: NPY002
             if np.random.random() < worst:  # noqa: NPY002
-                at = _worst(tape, at)
-            use, again = eject(problem, tape, at, np.random.random(), _CHAIN)  # noqa: NPY002
+                at = _worst(current, at)
+            use, again = eject(problem, current, at, np.random.random(), _CHAIN)  # noqa: NPY002
             if again.shape[0] == 0 or length + again.shape[0] > most:
                 continue
-            added(problem, tape, other, use, again)
+            add(problem, current, other, use, again)
         less, dear = pressure(other, budget), extra_cost(problem, other)
         loss = less - over + weight * (dear - cost)
         if loss < 0 or np.random.random() < math.exp(-loss / heat):  # noqa: NPY002
             over, cost = less, dear
-            tape, other = other, tape
+            current, other = other, current
             if over < least:
-                best, least = sequence_of(tape), over
-    return Pressed(sequence_of(tape), best, least, steps - step)
+                best, least = sequence_of(current), over
+    return Pressed(sequence_of(current), best, least, steps - step)
 
 
 @numba_jit
-def pressure(tape: Tape, budget: int) -> float:
+def pressure(current: Profiled, budget: int) -> float:
     """For each stage the most that is above the budget, summed over stages.
 
     Parameters
     ----------
-    tape : Tape
+    current : Profiled
     budget : int
         Bytes, constants left out.
 
@@ -150,25 +150,25 @@ def pressure(tape: Tape, budget: int) -> float:
     float
         Bytes; 0 if the sequence fits.
     """
-    memory, previous = tape.memory[: tape.length[0]], tape.previous[: tape.length[0]]
-    total, most = 0, 0
+    memory, previous = current.memory[: current.length[0]], current.previous[: current.length[0]]
+    total, most = 0.0, 0
     for q in range(memory.shape[0]):
         if previous[q] < 0:
             total += most
             most = 0
         most = max(most, memory[q] - budget)
-    return float(total + most)
+    return total + most
 
 
 @numba_jit
-def _worst(tape: Tape, at: int) -> int:
+def _worst(current: Profiled, at: int) -> int:
     """The position of most memory in the stage of another."""
     begin, end = at, at + 1
-    while begin > 0 and tape.previous[begin] >= 0:
+    while begin > 0 and current.previous[begin] >= 0:
         begin -= 1
-    while end < tape.length[0] and tape.previous[end] >= 0:
+    while end < current.length[0] and current.previous[end] >= 0:
         end += 1
-    return begin + int(np.argmax(tape.memory[begin:end]))
+    return begin + int(np.argmax(current.memory[begin:end]))
 
 
 class Press:

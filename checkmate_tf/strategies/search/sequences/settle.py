@@ -20,9 +20,9 @@ from ....graph import Graph
 from ....numba_jit import numba_jit
 from ...ordering.links import Links
 from ..arrays import Problem
-from .exchange import CHAIN, LONGEST, SPARE, WITH, changed
+from .exchange import CHAIN, LONGEST, SPARE, WITH, random_move
 from .keep_where_room import profile
-from .tape import added, blank, eject, extra_cost, sequence_of, write
+from .profiled import add, blank, eject, extra_cost, sequence_of, write
 
 __all__ = ["HIGHEST", "SLICE", "Settled", "excess", "first_price", "in_memory", "moves_at_once", "ruined", "settle"]
 
@@ -101,9 +101,9 @@ def settle(
     """
     np.random.seed(seed)  # noqa: NPY002 - Numba's own generator
     room = max(sequence.shape[0], LONGEST * problem.sizes.shape[0]) + SPARE
-    tape, other = blank(problem, room), blank(problem, room)
-    write(problem, tape, sequence)
-    over, cost = excess(tape.memory[: tape.length[0]], budget), extra_cost(problem, tape)
+    current, other = blank(problem, room), blank(problem, room)
+    write(problem, current, sequence)
+    over, cost = excess(current.memory[: current.length[0]], budget), extra_cost(problem, current)
     waited = 0
     while over > 0 and steps > 0:
         steps -= 1
@@ -111,25 +111,25 @@ def settle(
             price *= growth
             waited = 0
         waited += 1
-        length = tape.length[0]
+        length = current.length[0]
         kind = np.random.random()  # noqa: NPY002
         if kind < turns + drops:
-            if not changed(problem, links, tape, other, kind < turns):
+            if not random_move(problem, links, current, other, kind < turns):
                 continue
         else:
-            high = np.flatnonzero(tape.memory[:length] > budget)
+            high = np.flatnonzero(current.memory[:length] > budget)
             at = high[int(np.random.random() * high.shape[0])]  # noqa: NPY002
-            use, again = eject(problem, tape, at, WITH, CHAIN)
+            use, again = eject(problem, current, at, WITH, CHAIN)
             if again.shape[0] == 0 or length + again.shape[0] > room:
                 continue
-            added(problem, tape, other, use, again)
+            add(problem, current, other, use, again)
         less, dear = excess(other.memory[: other.length[0]], budget), extra_cost(problem, other)
         if dear - cost + price * (less - over) < 0:
             if less < over:
                 waited = 0
             over, cost = less, dear
-            tape, other = other, tape
-    return Settled(sequence_of(tape), over, cost, price, steps)
+            current, other = other, current
+    return Settled(sequence_of(current), over, cost, price, steps)
 
 
 @numba_jit

@@ -220,16 +220,18 @@ def _end(state: State) -> Action:
         return Done(replace(best, strict_cost=state.strict_cost))
     limits = state.limits
     least = int(state.policy.named * (_least_sure(state) or limits.budget_bytes) / state.policy.sure) + 1
-    predicted = min(a.placed_bytes or a.predicted_bytes for a in state.attempts)
+    expected = min(a.placed_bytes or a.predicted_bytes for a in state.attempts)
+    count = len(state.attempts)
+    whose = "not kept by the plan that was measured" if count == 1 else f"kept by none of {count} measured plans"
     hard, what = "", "the budget to that"
     if limits.limited:
         hard = f", too near its limit of {format_bytes(limits.device_bytes)}, some of which it loses to pieces"
         what = "the limit"
     return Refuse(
         InfeasibleBudgetError(
-            f"budget {format_bytes(limits.budget_bytes)} was kept by none of {len(state.attempts)} plans: the least "
-            f"predicted is {format_bytes(predicted)}, but the device's allocator "
-            f"needs {format_bytes(least)} for the steps that take most{hard}; raise {what} or lower the batch size",
+            f"budget {format_bytes(limits.budget_bytes)} was {whose}: {format_bytes(expected)} were expected"
+            f"{' at least' * (count > 1)}, but the device's allocator needs {format_bytes(least)} for the steps that "
+            f"take most{hard}; raise {what} or lower the batch size",
             limits.budget_bytes,
             least,
             proven=False,

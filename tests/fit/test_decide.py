@@ -483,7 +483,7 @@ def test_other_schedules_of_least_peak_are_tried_near_the_budget():
     actions, _ = carried_out(begin(limits_for(budget), TRIES), Allocator(0.08, 0.06))
     seeds = [a.seed for a in actions if isinstance(a, SolveLeast)]
     assert len(measured(actions)) == TRIES and len(set(seeds)) == len(seeds) > 1
-    assert isinstance(actions[-1], Refuse) and "was kept by none of 5 plans" in str(actions[-1].error)
+    assert isinstance(actions[-1], Refuse) and "was kept by none of 5 measured plans" in str(actions[-1].error)
 
 
 def test_a_solver_that_names_no_schedule_is_refused():

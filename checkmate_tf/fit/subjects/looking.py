@@ -47,7 +47,10 @@ def looked_at(
     (list of shapes, list of int), or None
         None if the step must not be run, or fails on this batch.
     """
-    if moved_by(step.operations) or step.call_time:  # what is read may be what was moved before
+    moved = moved_by(step.operations)
+    if moved or step.call_time:  # what is read may be what was moved before
+        why = f"the step changes more than variables ({moved})" if moved else "some inputs are known at each call only"
+        log.warning("sizes that data decides cannot be looked at: %s", why)
         return None
     needed = _needed(step, [*tensors, *scalars])
 

@@ -25,7 +25,8 @@ log = logging.getLogger("checkmate_tf")
 
 _OPEN = (
     "give every dimension but the batch a fixed size (pad, or set input shapes), and while loops a maximum_iterations; "
-    "or leave batch_size=, input_spec= and data= out, and sizes are seen in the first batch"
+    "or leave batch_size=, input_spec= and data= out, and sizes are seen in the first batch (a warning says if they "
+    "cannot be)"
 )
 _NOT_TOLD = "tell the shape of what the Python function returns: result.set_shape(x.shape), or tf.ensure_shape"
 _NOT_LEARNED = "cuDNN decides it, and could not be asked now: free memory on the GPU, or give the layer use_cudnn=False"

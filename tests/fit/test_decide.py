@@ -505,6 +505,12 @@ def test_a_solver_that_names_no_schedule_is_refused():
     assert "was kept by none" in str(action.error)
 
 
+def test_one_plan_is_not_called_many():
+    actions, _ = carried_out(begin(limits_for(int(LEAST * 1.02)), 1), Allocator(0.08, 0.06))
+    assert len(measured(actions)) == 1
+    assert "was not kept by the plan that was measured" in str(actions[-1].error)
+
+
 def test_a_refusal_below_a_hard_limit_names_the_limit():
     limits = limits_for(LEAST + 5000, LEAST + 5000)
     actions, _ = carried_out(begin(limits, TRIES), Allocator(0.0, 0.0, limit_bytes=LEAST + 5000))

@@ -1,4 +1,4 @@
-"""A here that moves have changed is the one that would be written anew, whatever the moves were."""
+"""A profile that moves have changed is the one that would be computed anew, whatever the moves were."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ __all__ = ["CHAIN", "LONGEST", "SPARE", "WITH", "ejected", "exchange", "random_m
 
 _EJECTIONS = 6  # values that are dropped for one that is kept, at most
 _HIGH = 0.9  # of the most that is in memory: where a value is dropped, at least so much is
-LONGEST, SPARE = 4, 64  # times as many computations as there are, and so many: no more are add
+LONGEST, SPARE = 4, 64  # times as many computations as there are, and so many: no more are added
 CHAIN, WITH = 8, 0.5  # values that are computed again for one, at most; the share of what is missing for it
 
 Integers = NDArray[np.int64]
@@ -132,7 +132,7 @@ def ejected(problem: Problem, sequence: Integers, seed: int) -> Integers:
     Returns
     -------
     (length,) int array
-        Without recomputations that nobody reads. Nothing is add if nothing can be dropped there.
+        Without recomputations that nobody reads. Nothing is added if nothing can be dropped there.
     """
     np.random.seed(seed)  # noqa: NPY002
     current, other = blank(problem, sequence.shape[0]), blank(problem, sequence.shape[0] + CHAIN)
@@ -149,7 +149,7 @@ def ejected(problem: Problem, sequence: Integers, seed: int) -> Integers:
 
 @numba_jit
 def random_move(problem: Problem, links: Links, current: Profiled, other: Profiled, turning: bool) -> bool:
-    """Write another current by a random move that adds nothing; False if there is none, or it may not be.
+    """Write to `other` what a random move makes of a sequence: one that adds nothing.
 
     Parameters
     ----------

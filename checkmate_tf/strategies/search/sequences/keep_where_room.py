@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ....numba_jit import numba_jit
 from ..arrays import Problem
 
-__all__ = ["keep_where_room", "profile", "useful", "without"]
+__all__ = ["keep_where_room", "profile", "useful"]
 
 _MOST_STEPS = 100_000_000  # a tenth of a second or two: only sequences of ten thousand and more come there
 _STEPS = 30  # for each position of a profile
@@ -23,7 +23,7 @@ _MOST_PROFILES = 20_000_000  # steps for profiles of what there is no room for a
 
 
 @numba_jit
-def without(sequence: NDArray[np.int64], q: int) -> NDArray[np.int64]:
+def _without(sequence: NDArray[np.int64], q: int) -> NDArray[np.int64]:
     """A sequence without what it computes at a position."""
     return np.concatenate((sequence[:q], sequence[q + 1 :]))
 
@@ -151,10 +151,10 @@ def keep_where_room(problem: Problem, budget: int, sequence: NDArray[np.int64]) 
                     break
             if not fits and profiles < _MOST_PROFILES:
                 profiles += _STEPS * length
-                shorter = profile(problem, without(sequence, q), others[0], others[1], others[2])
+                shorter = profile(problem, _without(sequence, q), others[0], others[1], others[2])
                 fits = others[0, : shorter.shape[0]].max() <= budget
             if fits:
-                sequence = profile(problem, without(sequence, q), memory, last_use, previous)
+                sequence = profile(problem, _without(sequence, q), memory, last_use, previous)
                 again = True
                 break
     return sequence

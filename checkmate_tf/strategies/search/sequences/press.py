@@ -31,7 +31,7 @@ __all__ = ["Press", "Pressed", "press", "pressure"]
 
 _WEIGHT = 10.0  # mean sizes that a step's whole cost, computed again, counts like
 _NO_COST = 1e-200  # of a step: what costs less counts like this, so that the weight is finite
-_LONGEST = 10  # times as many computations as there are nodes: no more are add
+_LONGEST = 10  # times as many computations as there are nodes: no more are added
 _CHAIN = 24  # values that are computed again for one, at most
 _HOT, _COOLING = (0.1, 30.0), 0.02  # mean sizes: first temperatures of rounds are between; the last one of the first
 _DROPS = (0.3, 0.5)  # shares of the moves that drop a recomputation

@@ -191,15 +191,7 @@ def add(problem: Problem, profiled: Profiled, other: Profiled, at: int, again: I
         by another of them.
     """
     k, length = again.shape[0], profiled.length[0]
-    other.length[0] = length + k
-    for old, new in (
-        (profiled.nodes, other.nodes), (profiled.memory, other.memory), (profiled.previous, other.previous),
-        (profiled.last_use, other.last_use),
-    ):  # fmt: skip
-        new[:at] = old[:at]
-        new[at + k : length + k] = old[at:length]
-    other.latest[:] = profiled.latest
-    other.done[:] = profiled.done
+    _copied(profiled, other, at, k)
     _shift_from(other.latest, at, k)
     _shift_from(other.done, at, k)
     _shift_from(other.previous[at + k : length + k], at, k)
@@ -229,16 +221,23 @@ def leave_out(problem: Problem, profiled: Profiled, other: Profiled, at: int) ->
     at : int
         The recomputation's position.
     """
+    _copied(profiled, other, profiled.length[0], 0)
+    _remove(problem, other, np.array([at]))
+
+
+@numba_jit
+def _copied(profiled: Profiled, other: Profiled, at: int, gap: int) -> None:
+    """Write all to `other`, with so many empty positions at one. What refers to positions is left as it is."""
     length = profiled.length[0]
-    other.length[0] = length
+    other.length[0] = length + gap
     for old, new in (
         (profiled.nodes, other.nodes), (profiled.memory, other.memory), (profiled.previous, other.previous),
         (profiled.last_use, other.last_use),
     ):  # fmt: skip
-        new[:length] = old[:length]
+        new[:at] = old[:at]
+        new[at + gap : length + gap] = old[at:length]
     other.latest[:] = profiled.latest
     other.done[:] = profiled.done
-    _remove(problem, other, np.array([at]))
 
 
 # Functions of the inner loop take the arrays that they need: a tuple of many arrays is dear to hand on.
@@ -271,6 +270,18 @@ def _copy_before(latest: Integers, previous: Integers, node: int, before: int) -
     while q >= before:
         q = previous[q]
     return q
+
+
+@numba_jit
+def _link(latest: Integers, previous: Integers, node: int, old: int, new: int) -> None:
+    """What comes after a copy of a node comes after another one from now on: its next copy, or nothing."""
+    if latest[node] == old:
+        latest[node] = new
+        return
+    q = latest[node]
+    while previous[q] != old:
+        q = previous[q]
+    previous[q] = new
 
 
 @numba_jit
@@ -315,23 +326,15 @@ def _insert(problem: Problem, profiled: Profiled, at: int, node: int) -> bool:
     latest, previous, last_use, memory = profiled.latest, profiled.previous, profiled.last_use, profiled.memory
     user_ptr, users, sizes, held = problem.user_ptr, problem.users, problem.sizes, problem.held
     size, copy = sizes[node], _copy_before(latest, previous, node, at)
-    if latest[node] == copy:
-        latest[node] = at
-    else:
-        q = latest[node]
-        while previous[q] != copy:
-            q = previous[q]
-        previous[q] = at
+    _link(latest, previous, node, copy, at)
     profiled.nodes[at], previous[at], unread = node, copy, False
     until = last_use[copy]
     if until > at:  # its later readers have the new copy
         last_use[at] = until
         last = _last_read(user_ptr, users, latest, previous, node, copy, at)
         if held[profiled.nodes[last]] > 0:
-            memory[last] -= _held(problem, profiled, last)
+            _held_until(problem, profiled, copy, last)
         last_use[copy] = last
-        if held[profiled.nodes[last]] > 0:
-            memory[last] += _held(problem, profiled, last)
         _add_to_all(memory[last + 1 : at], -size)
         unread = last == copy and previous[copy] >= 0
     else:
@@ -376,20 +379,12 @@ def _remove(problem: Problem, profiled: Profiled, positions: Integers) -> None:
         q = out[k]
         k += 1
         node, copy, until = profiled.nodes[q], previous[q], last_use[q]
-        if latest[node] == q:
-            latest[node] = copy
-        else:
-            later = latest[node]
-            while previous[later] != q:
-                later = previous[later]
-            previous[later] = copy
+        _link(latest, previous, node, q, copy)
         if until > q:  # its readers have the copy before
             last = last_use[copy]
             if held[profiled.nodes[last]] > 0:
-                memory[last] -= _held(problem, profiled, last)
+                _held_until(problem, profiled, copy, until)
             last_use[copy] = until
-            if held[profiled.nodes[last]] > 0:
-                memory[last] += _held(problem, profiled, last)
             _add_to_all(memory[last + 1 : q], sizes[node])
         for e in range(problem.input_ptr[node], problem.input_ptr[node + 1]):
             i = problem.inputs[e]

@@ -12,7 +12,7 @@ from checkmate_tf.strategies import compiled as searching
 
 __all__ = ["compile_all"]
 
-PARTS = (searching.compile_moves, searching.compile_orders, placing.compile_all)
+PARTS = (searching.compile_sequences, searching.compile_weights, searching.compile_orders, placing.compile_all)
 
 
 def compile_all() -> None:

@@ -29,7 +29,7 @@ from .search.simulate import anneal, repair, simulate
 from .search.variants import variants
 from .search.walk import Walk
 
-__all__ = ["compile_all", "compile_if_over", "compile_moves", "compile_orders", "compile_search"]
+__all__ = ["compile_all", "compile_if_over", "compile_orders", "compile_search", "compile_sequences", "compile_weights"]
 
 _CALLED = (
     simulate, anneal, repair, exchange, settle, press, ruined, keep_where_room, lower, descend, explore, explore_all,
@@ -49,18 +49,25 @@ def compile_if_over(graph: Graph, budget_bytes: int) -> None:
 
 def compile_all() -> None:
     """Call each compiled function once, on small graphs."""
-    compile_moves()
+    compile_weights()
+    compile_sequences()
     compile_orders()
 
 
-def compile_moves() -> None:
-    """What a search does to weights and sequences."""
+def compile_weights() -> None:
+    """What a search does to weights."""
     graph = _chain(4)
     plain = keep_all(graph).peak_bytes
-    Walk(graph, plain - 1, 0, free=True).call_all()
-    sequence = np.arange(len(graph))
-    lowered(graph, sequence, 0.3, plain // 2, 0.01)
+    Walk(graph, plain - 1, 0, free=True).call_weights()
     list(variants(graph, range(len(graph)), [plain]))
+
+
+def compile_sequences() -> None:
+    """What it does to sequences."""
+    graph = _chain(4)
+    plain, sequence = keep_all(graph).peak_bytes, np.arange(len(graph))
+    Walk(graph, plain - 1, 0, free=True).call_sequences()
+    lowered(graph, sequence, 0.3, plain // 2, 0.01)
     for turns in (0.0, 1.0):
         refill(graph, squeeze(graph, sequence, len, 0, 0.01, turns), lambda _: False, 0.01)
 

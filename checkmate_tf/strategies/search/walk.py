@@ -325,13 +325,17 @@ class Walk:
             self.scratch, self.sequence,
         )  # fmt: skip
 
-    def call_all(self) -> None:
-        """Call each compiled function once, for what it is compiled for then."""
+    def call_weights(self) -> None:
+        """Call each compiled function that weights need once, for what it is compiled for then."""
         state = next(self._starts([], self.orders[0]))
         self._play(state)
         state.extra = self.refiner.best = 1.0
         next(self._anneal(state, 1, 1.0, 0.1))
         self._repaired(state, 0, 1)
+
+    def call_sequences(self) -> None:
+        """The same of those that change sequences."""
+        self.refiner.best = 1.0
         self.refiner.kept = np.arange(len(self.graph))
         self.refiner.exchanged(1e-4)
         list(self.refiner.settled(1e-4))

@@ -87,7 +87,7 @@ def exchange(
             fits = other.memory[worst] <= budget
             if fits or other.length[0] + CHAIN >= room:
                 break
-            use, again = eject(problem, other, worst, WITH, CHAIN)
+            use, again = eject(problem, other, worst, WITH, np.int64(CHAIN))
             if again.shape[0] == 0:
                 break
             add(problem, other, spare, use, again)
@@ -140,7 +140,7 @@ def ejected(problem: Problem, sequence: Integers, seed: int) -> Integers:
     memory = current.memory[: current.length[0]]
     high = np.flatnonzero(memory >= (_HIGH + (1 - _HIGH) * np.random.random()) * memory.max())  # noqa: NPY002
     at = high[int(np.random.random() * high.shape[0])]  # noqa: NPY002
-    use, again = eject(problem, current, at, WITH, CHAIN)
+    use, again = eject(problem, current, at, WITH, np.int64(CHAIN))
     if again.shape[0] == 0:
         return sequence_of(current)
     add(problem, current, other, use, again)

@@ -121,7 +121,7 @@ def press(
             at = high[int(np.random.random() * high.shape[0])]  # noqa: NPY002
             if np.random.random() < worst:  # noqa: NPY002
                 at = _worst(current, at)
-            use, again = eject(problem, current, at, np.random.random(), _CHAIN)  # noqa: NPY002
+            use, again = eject(problem, current, at, np.random.random(), np.int64(_CHAIN))  # noqa: NPY002
             if again.shape[0] == 0 or length + again.shape[0] > most:
                 continue
             add(problem, current, other, use, again)

@@ -221,7 +221,7 @@ def leave_out(problem: Problem, profiled: Profiled, other: Profiled, at: int) ->
     at : int
         The recomputation's position.
     """
-    _copied(profiled, other, profiled.length[0], 0)
+    _copied(profiled, other, profiled.length[0], np.int64(0))  # a literal would be a kind of its own
     _remove(problem, other, np.array([at]))
 
 

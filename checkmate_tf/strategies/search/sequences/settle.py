@@ -119,7 +119,7 @@ def settle(
         else:
             high = np.flatnonzero(current.memory[:length] > budget)
             at = high[int(np.random.random() * high.shape[0])]  # noqa: NPY002
-            use, again = eject(problem, current, at, WITH, CHAIN)
+            use, again = eject(problem, current, at, WITH, np.int64(CHAIN))
             if again.shape[0] == 0 or length + again.shape[0] > room:
                 continue
             add(problem, current, other, use, again)

@@ -1,18 +1,21 @@
 """Compiles with Numba what the tests call: a minute or two in a new checkout, and nothing from then on, as it is kept.
 
-`make test` runs this beside the linters, each part in a process.
+`make test` runs this beside the linters, in two processes.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 
 from checkmate_tf.allocator import compiled as placing
 from checkmate_tf.strategies import compiled as searching
 
 __all__ = ["compile_all"]
 
-PARTS = (searching.compile_sequences, searching.compile_weights, searching.compile_orders, placing.compile_all)
+PARTS = (  # the longest first
+    searching.compile_sequences, searching.compile_weights, placing.compile_all, searching.compile_orders,
+)  # fmt: skip
 
 
 def compile_all() -> None:
@@ -22,9 +25,6 @@ def compile_all() -> None:
 
 
 if __name__ == "__main__":
-    processes = [multiprocessing.get_context("spawn").Process(target=part) for part in PARTS]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    raise SystemExit(max(abs(process.exitcode or 0) for process in processes))
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as processes:
+        for running in [processes.submit(part) for part in PARTS]:
+            running.result()

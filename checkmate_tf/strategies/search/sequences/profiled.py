@@ -97,7 +97,7 @@ def extra_cost(problem: Problem, profiled: Profiled) -> float:
 
 
 @numba_jit
-def eject(problem: Problem, profiled: Profiled, at: int, share: float, most: int) -> tuple[int, Integers]:
+def eject(problem: Problem, profiled: Profiled, at: int, share: float, most: np.int64) -> tuple[int, Integers]:
     """What is to be computed again, and where, so that a value is not in memory at a place.
 
     The value is computed again for its next use. What it is computed from is computed again, too, if it would not be
@@ -112,7 +112,7 @@ def eject(problem: Problem, profiled: Profiled, at: int, share: float, most: int
         The position where the value is not to be in memory.
     share : float
         With which probability what it is computed from is computed again, too; else it is kept so long.
-    most : int
+    most : numpy.int64
         So many values are computed again at most.
 
     Returns
@@ -191,7 +191,7 @@ def add(problem: Problem, profiled: Profiled, other: Profiled, at: int, again: I
         by another of them.
     """
     k, length = again.shape[0], profiled.length[0]
-    _copied(profiled, other, at, k)
+    _copied(profiled, other, at, np.int64(k))
     _shift_from(other.latest, at, k)
     _shift_from(other.done, at, k)
     _shift_from(other.previous[at + k : length + k], at, k)
@@ -221,12 +221,12 @@ def leave_out(problem: Problem, profiled: Profiled, other: Profiled, at: int) ->
     at : int
         The recomputation's position.
     """
-    _copied(profiled, other, profiled.length[0], np.int64(0))  # a literal would be a kind of its own
+    _copied(profiled, other, profiled.length[0], np.int64(0))
     _remove(problem, other, np.array([at]))
 
 
 @numba_jit
-def _copied(profiled: Profiled, other: Profiled, at: int, gap: int) -> None:
+def _copied(profiled: Profiled, other: Profiled, at: int, gap: np.int64) -> None:
     """Write all to `other`, with so many empty positions at one. What refers to positions is left as it is."""
     length = profiled.length[0]
     other.length[0] = length + gap

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 import sys
 
@@ -179,19 +178,13 @@ def dense():
 """
 
 
-def test_graphs_of_models(tmp_path):
-    """Both levels, in one process that imports TensorFlow."""
+def test_graphs_of_models(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "models.py").write_text(MODEL)
-    code = (
-        "import sys\nfrom typer.testing import CliRunner\nfrom checkmate_tf.cli import app\n"
-        "for level in ('layer', 'op'):\n"
-        "    done = CliRunner().invoke(app, ['graph', 'models.py:dense', '--batch-size', '64', '--level', level,\n"
-        "                                    '--output', level + '.json'])\n"
-        "    assert done.exit_code == 0, done.output\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    for level in ("layer", "op"):
+        output = f"{level}.json"
+        done = invoke("graph", "models.py:dense", "--batch-size", 64, "--level", level, "--output", output)
+        assert done.exit_code == 0, done.stderr
     layers, ops = read_graph(tmp_path / "layer.json"), read_graph(tmp_path / "op.json")
     assert len(layers) == 2 * 4 + 1
     assert layers.sizes[0] == 64 * 8 * 4

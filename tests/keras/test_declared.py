@@ -102,8 +102,9 @@ CASES = {
 @pytest.mark.parametrize(
     ("name", "action"),
     [
-        *((name, _by_fit) for name in CASES),
+        *((name, _by_fit) for name in CASES if name not in ("functional", "two inputs")),
         ("two inputs", _one_by_one),
+        *(pytest.param(name, _by_fit, marks=pytest.mark.long) for name in ("functional", "two inputs")),
         *(pytest.param(name, _one_by_one, marks=pytest.mark.long) for name in CASES if name != "two inputs"),
         *(pytest.param(name, _by_pipeline, marks=pytest.mark.long) for name in CASES),
     ],

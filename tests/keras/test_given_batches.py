@@ -65,7 +65,7 @@ def test_where_the_way_does_not_matter_nothing_changes(told):
     assert not model._checkmate_controller.options.given
 
 
-@pytest.mark.parametrize("given", ["arrays", "tensors"])
+@pytest.mark.parametrize("given", ["arrays", pytest.param("tensors", marks=pytest.mark.long)])
 def test_a_plan_that_does_not_fit_is_made_again_before_the_step(monkeypatch, given):
     plain, model = make(DENSE), _planned()
     over = model.checkmate.budget_bytes + 1

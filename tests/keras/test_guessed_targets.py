@@ -50,7 +50,7 @@ def test_a_gradient_function_says_it_too():
         checkmate_tf.gradient_function(make(DENSE), focal, 0.8, batch_size=8, costs="flops", progress=False)
 
 
-@pytest.mark.parametrize("given", [{"data": (X, Y)}, {}])
+@pytest.mark.parametrize("given", [{"data": (X, Y)}, pytest.param({}, marks=pytest.mark.long)])
 def test_what_the_error_advises(given):
     model = compile_quickly(_model(), DENSE, **{"batch_size": None, "budget": 0.8} | given)
     assert_same_after(lambda one: one.train_on_batch(X, Y), model, _model())

@@ -14,18 +14,12 @@ from checkmate_tf.evaluator import evaluate
 from checkmate_tf.graph import Graph
 from checkmate_tf.numba_jit import numba_jit
 from checkmate_tf.schedule import Schedule
+from checkmate_tf.strategies.ordering.links import again_in_time, links, move
 from checkmate_tf.strategies.random_graphs import layered, usual_edges
 from checkmate_tf.strategies.search.arrays import flatten
 from checkmate_tf.strategies.search.sequences.keep_where_room import profile
-from checkmate_tf.strategies.search.sequences.profiled import (
-    add,
-    blank,
-    eject,
-    extra_cost,
-    leave_out,
-    sequence_of,
-    write,
-)
+from checkmate_tf.strategies.search.sequences.moves import add, eject, leave_out, turn
+from checkmate_tf.strategies.search.sequences.profiled import blank, extra_cost, sequence_of, write
 
 ROOM = 4096
 
@@ -38,14 +32,23 @@ def eject_by(problem, here, at, share, most, seed):
 
 def walked(graph, order, moves, seed):
     """Yield what random moves lead to, each with the sequence that it has to have."""
-    problem, random = flatten(graph), np.random.default_rng(seed)
+    problem, random, before_after = flatten(graph), np.random.default_rng(seed), links(graph)
     here, other = blank(problem, ROOM), blank(problem, ROOM)
     write(problem, here, np.array(order))
     yield problem, here, np.array(order)
     for _ in range(moves):
         sequence = sequence_of(here)
         again = np.flatnonzero(here.previous[: len(sequence)] >= 0)
-        if random.random() < 0.4 and again.size:
+        kind = random.random()
+        if kind < 0.3:
+            begin, end = np.sort(random.choice(len(sequence) + 1, 2, replace=False))
+            part, moved = move(sequence, before_after, begin, end, kind < 0.15, np.zeros(len(graph), bool))
+            expected = np.concatenate((sequence[:begin], part, sequence[end:]))
+            in_time = again_in_time(expected, problem.until)
+            assert turn(problem, here, other, int(begin), part) == in_time
+            if not (moved and in_time):
+                continue
+        elif kind < 0.6 and again.size:
             at = int(random.choice(again))
             leave_out(problem, here, other, at)
             expected = np.delete(sequence, at)

@@ -18,13 +18,15 @@ from ....numba_jit import numba_jit
 from ...ordering.links import Links, again_in_time, move
 from ..arrays import Problem
 from ..reorder import span
-from .profiled import Profiled, add, blank, eject, extra_cost, leave_out, sequence_of, write
+from .moves import add, eject, leave_out, turn
+from .profiled import Profiled, blank, extra_cost, sequence_of, write
 
 __all__ = ["CHAIN", "LONGEST", "SPARE", "WITH", "ejected", "exchange", "random_move", "turned"]
 
 _EJECTIONS = 6  # values that are dropped for one that is kept, at most
 _HIGH = 0.9  # of the most that is in memory: where a value is dropped, at least so much is
 LONGEST, SPARE = 4, 64  # times as many computations as there are, and so many: no more are added
+_WIDE = 10  # a part that is turned is wide if the sequence is not so many times as long: then all is written anew
 CHAIN, WITH = 8, 0.5  # values that are computed again for one, at most; the share of what is missing for it
 
 Integers = NDArray[np.int64]
@@ -57,7 +59,7 @@ def exchange(
     sequence : (length,) int
         Recomputations are legal, and remain so.
     steps : int
-        Moves to try, O(length) each, and the edges of what changes; where parts are turned round, all edges.
+        Moves to try, O(length) each, and the edges of what changes.
     hot, cold : float
         The first and the last temperature, in units of cost; above 0.
     seed : int
@@ -115,8 +117,8 @@ def turned(problem: Problem, links: Links, sequence: Integers, seed: int) -> Int
     seed : int
     """
     np.random.seed(seed)  # noqa: NPY002
-    result, moved = _turn(problem, links, sequence)
-    return result if moved else sequence
+    begin, part, moved = _turned_part(problem, links, sequence)
+    return _with_part(problem, sequence, begin, part)[0] if moved else sequence
 
 
 @numba_jit
@@ -165,12 +167,15 @@ def random_move(problem: Problem, links: Links, current: Profiled, other: Profil
     Returns
     -------
     bool
-        False if there is no such move, or it is not allowed; then nothing is written.
+        False if there is no such move, or it is not allowed. Then `other` is of no meaning.
     """
     length = current.length[0]
     if turning:
-        sequence, moved = _turn(problem, links, current.nodes[:length])
+        begin, part, moved = _turned_part(problem, links, current.nodes[:length])
+        if moved and _WIDE * part.shape[0] < length:
+            return turn(problem, current, other, begin, part)
         if moved:
+            sequence, moved = _with_part(problem, current.nodes[:length], begin, part)
             write(problem, other, sequence)
         return moved
     again = np.flatnonzero(current.previous[:length] >= 0)
@@ -181,14 +186,19 @@ def random_move(problem: Problem, links: Links, current: Profiled, other: Profil
 
 
 @numba_jit
-def _turn(problem: Problem, links: Links, sequence: Integers) -> tuple[Integers, bool]:
-    """The sequence after a random move (`links.move`), and whether there was one that may be."""
+def _turned_part(problem: Problem, links: Links, sequence: Integers) -> tuple[int, Integers, bool]:
+    """Where a part of a sequence begins, the part after a random move (`links.move`), and whether anything moved."""
     length = sequence.shape[0]
     begin = int(np.random.random() * (length - 1))  # noqa: NPY002
     end = min(length, begin + span(length))
     mark = np.zeros(problem.sizes.shape[0], np.bool_)
     part, moved = move(sequence, links, begin, end, np.random.random() < 0.5, mark)  # noqa: NPY002
-    if not moved:
-        return sequence, False
+    return begin, part, moved
+
+
+@numba_jit
+def _with_part(problem: Problem, sequence: Integers, begin: int, part: Integers) -> tuple[Integers, bool]:
+    """The sequence with a part in another order, and whether that may be; if not, as it was."""
+    end = begin + part.shape[0]
     result = np.concatenate((sequence[:begin], part, sequence[end:]))
-    return result, again_in_time(result[:end], problem.until)
+    return (result, True) if again_in_time(result[:end], problem.until) else (sequence, False)

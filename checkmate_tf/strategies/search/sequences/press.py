@@ -24,7 +24,8 @@ from ....numba_jit import numba_jit
 from ...ordering.links import Links
 from ..arrays import Problem
 from .exchange import SPARE, random_move
-from .profiled import Profiled, add, blank, eject, extra_cost, sequence_of, write
+from .moves import add, eject
+from .profiled import Profiled, blank, extra_cost, sequence_of, write
 from .settle import SLICE, moves_at_once
 
 __all__ = ["Press", "Pressed", "press", "pressure"]
@@ -94,7 +95,7 @@ def press(
     hot, cold : float
         The first and the last temperature, in bytes; above 0.
     steps : int
-        Moves to try, O(length) each, and the edges of what changes; where parts are turned round, all edges.
+        Moves to try, O(length) each, and the edges of what changes.
     seed : int
 
     Returns

@@ -22,7 +22,8 @@ from ...ordering.links import Links
 from ..arrays import Problem
 from .exchange import CHAIN, LONGEST, SPARE, WITH, random_move
 from .keep_where_room import profile
-from .profiled import add, blank, eject, extra_cost, sequence_of, write
+from .moves import add, eject
+from .profiled import blank, extra_cost, sequence_of, write
 
 __all__ = ["HIGHEST", "SLICE", "Settled", "excess", "first_price", "in_memory", "moves_at_once", "ruined", "settle"]
 
@@ -92,7 +93,7 @@ def settle(
     patience : int
         Moves without less excess after which it rises.
     steps : int
-        Moves to try, O(length) each, and the edges of what changes; where parts are turned round, all edges.
+        Moves to try, O(length) each, and the edges of what changes.
     seed : int
 
     Returns

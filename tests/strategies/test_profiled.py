@@ -155,3 +155,20 @@ def test_long_walks(graph):
         check(problem, here, expected)
         most = max(most, int(np.bincount(sequence_of(here)).max()))
     assert most > 3
+
+
+def test_what_computes_in_place_pays_while_another_reader_comes():
+    """Turned so that the later of two copies of its input is there, the first can end before the part."""
+    inputs = [[], [0], [1], [1, 2], [1, 3]]
+    graph = Graph(
+        "in place", list("ixabc"), np.zeros(5, int), [1] * 5, [10] * 5, inputs, held=np.array([0, 5, 0, 0, 0])
+    )
+    problem = flatten(graph)
+    here, other, back = (blank(problem, 16) for _ in range(3))
+    write(problem, here, np.array([0, 1, 2, 1, 3, 0, 1, 4]))
+    assert here.last_use[0] == 3 and here.memory[1] == 25
+    assert turn(problem, here, other, 3, np.array([0, 1, 3]))
+    assert other.last_use[0] == 1 and other.memory[1] == 20
+    check(problem, other, np.array([0, 1, 2, 0, 1, 3, 1, 4]))
+    assert turn(problem, other, back, 3, np.array([1, 3, 0]))
+    check(problem, back, np.array([0, 1, 2, 1, 3, 0, 1, 4]))

@@ -96,15 +96,16 @@ CASES = {
         _ids,
     ),
 }
+SHOWN_BY_OTHERS = ("functional", "two inputs", "labels of two classes")
 
 
 @pytest.mark.feature("Training", "integers of another width than declared", note="no other plan with `batch_size=`")
 @pytest.mark.parametrize(
     ("name", "action"),
     [
-        *((name, _by_fit) for name in CASES if name not in ("functional", "two inputs")),
+        *((name, _by_fit) for name in CASES if name not in SHOWN_BY_OTHERS),
         ("two inputs", _one_by_one),
-        *(pytest.param(name, _by_fit, marks=pytest.mark.long) for name in ("functional", "two inputs")),
+        *(pytest.param(name, _by_fit, marks=pytest.mark.long) for name in SHOWN_BY_OTHERS),
         *(pytest.param(name, _one_by_one, marks=pytest.mark.long) for name in CASES if name != "two inputs"),
         *(pytest.param(name, _by_pipeline, marks=pytest.mark.long) for name in CASES),
     ],

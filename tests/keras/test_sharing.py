@@ -212,9 +212,8 @@ def test_where_joined_sizes_do_not_fit_they_are_planned_for_alone(caplog):
     assert all(plan.report.budget_bytes == budget for plan in controller.plans.values())
 
 
-@pytest.mark.parametrize(
-    "action", [_fit, pytest.param(_one_by_one, marks=pytest.mark.long)], ids=["pipeline", "one by one"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("action", [_fit, _one_by_one], ids=["pipeline", "one by one"])
 def test_graphs_of_any_size(action):
     sizes = (230, 490), (240, 500), (300, 420), (200, 300), (290, 410), (310, 510), (220, 480), (100, 100)
     controller = _same(GRAPHS, action([_graph(*n) for n in sizes]))

@@ -6,8 +6,8 @@ import sys
 
 import numpy as np
 import pytest
-from bruteforce import least_cost
-from graphs import chain, resnet, stages_turned, unet
+from bruteforce import least_cost, least_free_cost
+from graphs import chain, resnet, stages_turned, tiny_graph, unet
 
 from checkmate_tf.errors import InfeasibleBudgetError, StrategyError
 from checkmate_tf.graph import FORWARD, Graph
@@ -138,7 +138,7 @@ def test_an_infeasible_budget_brings_the_least_schedule():
 
 def test_an_unproven_failure_is_worded_differently(monkeypatch):
     module = sys.modules["checkmate_tf.strategies.checkmate"]
-    graph = resnet(4)
+    graph = resnet(12)
     budget = int(0.9 * peak(graph))
     monkeypatch.setattr(module, "search", lambda *_: iter(()))
     monkeypatch.setattr(module, "tightest", lambda *_: (budget + 1, None))
@@ -166,7 +166,7 @@ def test_an_interrupt_gives_the_best_so_far(monkeypatch, caplog):
 
 def test_a_solver_that_does_not_start_costs_only_the_bound(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
-    graph = resnet(4)
+    graph = resnet(12)
     schedule = solve(graph, int(0.8 * peak(graph)), options=SolveOptions(time_limit=1.0))
     assert schedule.lower_bound == graph.base_cost
     assert schedule.peak_bytes <= 0.8 * peak(graph)
@@ -189,7 +189,33 @@ def test_checkmate_is_the_default():
 
 
 def test_a_solver_without_memory_costs_only_the_bound():
-    graph = resnet(4)
+    graph = resnet(12)
     options = SolveOptions(time_limit=2.0, gap=0.0, memory_limit=1 << 20)
     schedule = solve(graph, int(0.8 * peak(graph)), options=options)
     assert schedule.lower_bound == graph.base_cost and schedule.peak_bytes <= 0.8 * peak(graph)
+
+
+@pytest.mark.parametrize("order", ["fixed", "free"])
+def test_tiny_graphs_are_solved_without_another_process(monkeypatch, order):
+    module = sys.modules["checkmate_tf.strategies.checkmate"]
+    monkeypatch.setattr(module, "BoundProcess", None)
+    monkeypatch.setattr(module, "search", None)
+    graph = chain(6)
+    least = minimum_budget(graph, 5.0)[1]
+    said = []
+    options = SolveOptions(gap=0.0, order=order, progress=lambda *told: said.append(told[1:]))
+    for budget in range(least, peak(graph)):
+        schedule = solve(graph, budget, options=options)
+        assert schedule.cost == (least_free_cost if order == "free" else least_cost)(graph, budget)
+        assert (schedule.status, schedule.solver, schedule.lower_bound) == ("optimal", "best-first", schedule.cost)
+        assert said.pop() == (schedule.cost, schedule.cost, 0.0)
+
+
+def test_a_tiny_graph_that_fits_nowhere_is_proven_to(monkeypatch):
+    """Though each operation alone would fit."""
+    monkeypatch.setattr(sys.modules["checkmate_tf.strategies.checkmate"], "BoundProcess", None)
+    graph = tiny_graph(np.random.default_rng(79))
+    assert proven_minimum(graph)[0] < 24 and least_cost(graph, 24) == np.inf > least_cost(graph, 25)
+    with pytest.raises(InfeasibleBudgetError, match="proven") as caught:
+        solve(graph, 24, options=SolveOptions(time_limit=2.0))
+    assert caught.value.proven and caught.value.minimum_bytes == 25

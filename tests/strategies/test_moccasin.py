@@ -223,7 +223,7 @@ def test_a_network_within_its_budget():
     assert schedule.evaluation.counts.max() == 2
 
 
-@pytest.mark.long(only=("moccasin-1",))
+@pytest.mark.long(but=("moccasin_free-1",))
 @pytest.mark.parametrize(("strategy", "below"), [(moccasin, 1), (moccasin, 50), (moccasin_free, 1)])
 def test_a_budget_that_is_too_small_names_the_least_peak(strategy, below):
     graph = chain(3, constant_bytes=100)

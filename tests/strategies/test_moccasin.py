@@ -307,6 +307,7 @@ def test_the_default_strategy_improves_what_its_search_finds_in_a_graph_without_
     monkeypatch.setattr(module, "search", search)
     monkeypatch.setattr(module, "BoundProcess", Silent)
     monkeypatch.setattr(module, "_FIRST", 0.0)
+    monkeypatch.setattr(module, "LARGEST", 0)  # or best-first search has the optimum before anything begins
     monkeypatch.setattr(improver, "_HANDOVER", 0.0 if late else np.inf)
     options = replace(PATIENT, progress=lambda *call: calls.append(call))
     schedule = module.checkmate(graph, budget, options)

@@ -7,11 +7,11 @@ disk, a solver that is killed. Then it trains one step, which must give the weig
 from __future__ import annotations
 
 import errno
+import importlib
 import logging
 import os
 import resource
 import signal
-import sys
 import tempfile
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -376,7 +376,7 @@ def test_a_killed_solver_leaves_nothing_behind(strategy, monkeypatch, twin, disk
 
     model, running = make(TINY), children()
     monkeypatch.setattr(json_process.JsonProcess, "__init__", start)
-    monkeypatch.setattr(sys.modules["checkmate_tf.strategies.checkmate"], "LARGEST", 0)  # or there is no process
+    monkeypatch.setattr(importlib.import_module("checkmate_tf.strategies.checkmate"), "LARGEST", 0)  # or none begins
     compile_quickly(model, TINY, strategy=strategy, gap=0.0, time_limit=3)
     assert killed and model.checkmate.recomputations > 0
     assert model.checkmate.predicted_peak_bytes <= model.checkmate.budget_bytes

@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 _STALL = 5e-4  # of the base cost: an improvement below this in the last quarter of the time is not worth waiting for
 _ORDERING = 0.15  # of the time: to look for an order that fits, where one may, or recomputes little
-_EASY = 0.5  # seconds in which easy budgets are done: best-first search starts later, since compiling it takes ten
+_EASY = 0.5  # seconds in which the search is done with easy budgets: best-first search goes on after them
 _MOMENT = 0.1  # seconds of best-first search before anything else: a process for the bound takes longer to begin
 _RESERVE = 0.2  # of the time: kept for the least budget, which the error names, while there is no schedule
 _RESERVE_SECONDS = 1.0  # at least

@@ -190,7 +190,8 @@ def test_values_are_kept_where_the_rounded_optimum_does_not_fit(graph, share, mo
     options = SolveOptions(time_limit=30.0, solver="glop")
     schedule = solve(graph, budget, "lp-rounding", options)
     assert schedule.peak_bytes <= budget
-    assert schedule.lower_bound <= solve(graph, budget, "checkmate", options).cost <= schedule.cost
+    best = solve(graph, budget, "checkmate", SolveOptions(time_limit=30.0, gap=1e-3))
+    assert schedule.lower_bound <= best.cost <= schedule.cost
     for some in (rounding.AGAIN[:1], rounding.AGAIN[1:]):  # the cheapest that fits is taken
         monkeypatch.setattr(rounding, "AGAIN", some)
         with contextlib.suppress(InfeasibleBudgetError):

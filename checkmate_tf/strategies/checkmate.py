@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 _STALL = 5e-4  # of the base cost: an improvement below this in the last quarter of the time is not worth waiting for
 _ORDERING = 0.15  # of the time: to look for an order that fits, where one may, or recomputes little
 _EASY = 0.5  # seconds in which the search is done with easy budgets: best-first search goes on after them
-_MOMENT = 0.1  # seconds of best-first search before anything else: a process for the bound takes longer to begin
+_MOMENT, _OF_TIME = 0.1, 0.1  # seconds of best-first search before anything else, at most; of the time limit
 _RESERVE = 0.2  # of the time: kept for the least budget, which the error names, while there is no schedule
 _RESERVE_SECONDS = 1.0  # at least
 _HOPE, _HOPE_NODE = 6.0, 0.01  # seconds, or so many for each node, in which a user who waits hopes for a first schedule
@@ -202,11 +202,12 @@ class _Race:
         """Whether best-first search ends in a moment: with the optimum, or the proof that there is none."""
         if self.exact is None:
             return False
-        self._explore(1e-9)  # one state: compiled code is loaded, which may take longer than a moment
-        offers = self._explore(_MOMENT)
+        self._explore(0.0)  # some states: compiled code is loaded, which may take longer than a moment
+        offers = self._explore(min(_MOMENT, _OF_TIME * self.options.time_limit))
         now = time.perf_counter() - self.begun
         self._take(offers, now)
-        return self.exact.ended and self._over(now, None)
+        decided = self.best is not None or self.lower == np.inf
+        return self.exact.ended and decided and self._over(now, None)
 
     def _worked(self, now: float) -> float:
         """Seconds that the search has worked, fewer on a busy machine; all, where it leaves the work to others."""
@@ -242,6 +243,8 @@ class _Race:
         assert exact is not None
         exact.explore(seconds, self.cost)
         self.lower = max(self.lower, exact.bound)
+        if not self.free:
+            self.fixed = max(self.fixed, exact.bound)
         return [] if exact.sequence is None else [exact.sequence]
 
     def _relaxed(self, process: BoundProcess, now: float) -> list[np.ndarray]:
@@ -271,7 +274,9 @@ class _Race:
 
     def _over(self, now: float, process: BoundProcess | None) -> bool:
         """Whether to stop. The process is None before it has begun."""
-        gap, options = 1 - self.lower / self.cost if self.cost else 0.0, self.options
+        options, gap = self.options, 1 - self.lower / self.cost if self.cost else 0.0
+        if self.best is None:
+            gap = 1.0
         if options.progress and (now - self.told >= 1 or not self.told):
             self.told = now
             options.progress(now, self.cost, self.lower, gap)

@@ -72,6 +72,12 @@ def twin():
 
 
 @pytest.fixture
+def searched(monkeypatch):
+    """Best-first search has the optimum before a search and a process begin; here they do."""
+    monkeypatch.setattr(importlib.import_module("checkmate_tf.strategies.checkmate"), "LARGEST", 0)
+
+
+@pytest.fixture
 def ctrl_c():
     """Python's own handler: a process that was started in the background ignores the signal."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -216,9 +222,9 @@ def test_ctrl_c_at_the_first_batch(stage, monkeypatch, twin, disk):
 
 
 @pytest.mark.feature("Faults", "Ctrl-C at any point of compile and fit")
-def test_ctrl_c_while_solving_gives_the_best_so_far(twin, disk):
+def test_ctrl_c_while_solving_gives_the_best_so_far(searched, twin, disk):
     """Strategies answer it with what they have; such an answer is not kept."""
-    pressed = []
+    pressed, running = [], children()
 
     def press(stage, done, total, text):
         if stage == "solve" and "overhead" in text and not pressed:
@@ -227,7 +233,7 @@ def test_ctrl_c_while_solving_gives_the_best_so_far(twin, disk):
 
     model = compile_quickly(make(TINY), TINY, progress=press, gap=0.0)
     assert pressed and model.checkmate.recomputations > 0
-    assert not files(disk)
+    assert not files(disk) and children() == running
     assert_trains_as(model, twin)
     checkmate_tf.restore(model)
     assert_nothing_is_left(model, twin, disk, step=2)
@@ -365,7 +371,7 @@ def test_no_memory_at_all_is_refused(call, monkeypatch, twin, disk):
 @pytest.mark.long(only=("milp",))
 @pytest.mark.feature("Faults", "solver killed")
 @pytest.mark.parametrize("strategy", ["checkmate", "milp"])
-def test_a_killed_solver_leaves_nothing_behind(strategy, monkeypatch, twin, disk):
+def test_a_killed_solver_leaves_nothing_behind(strategy, monkeypatch, searched, twin, disk):
     """What was found without it is used, or the budget is refused; its process and its folder are gone."""
     killed, real = [], json_process.JsonProcess.__init__
 
@@ -376,7 +382,6 @@ def test_a_killed_solver_leaves_nothing_behind(strategy, monkeypatch, twin, disk
 
     model, running = make(TINY), children()
     monkeypatch.setattr(json_process.JsonProcess, "__init__", start)
-    monkeypatch.setattr(importlib.import_module("checkmate_tf.strategies.checkmate"), "LARGEST", 0)  # or none begins
     compile_quickly(model, TINY, strategy=strategy, gap=0.0, time_limit=3)
     assert killed and model.checkmate.recomputations > 0
     assert model.checkmate.predicted_peak_bytes <= model.checkmate.budget_bytes
@@ -409,7 +414,7 @@ def test_a_full_or_read_only_disk_is_no_reason_to_fail(number, monkeypatch, twin
 
 
 @pytest.mark.long
-def test_nothing_at_all_can_be_written(twin, disk, caplog):
+def test_nothing_at_all_can_be_written(searched, twin, disk, caplog):
     """Neither caches nor the solver's problem: the search needs no file."""
     model = make(TINY)
     with small_files(100):

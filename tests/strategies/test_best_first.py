@@ -168,3 +168,11 @@ def test_what_cannot_be_computed_again_may_say_so_with_any_number_below_one(unti
         search = BestFirst(graph, budget, "fixed")
         search.explore(60.0)
         assert search.bound == pytest.approx(least_cost(graph, budget))
+
+
+def test_where_it_gives_up_at_once_the_search_begins():
+    """It has ended without an answer then, and a schedule is owed that is better than that of least memory."""
+    graph = two_bottlenecks(40)
+    schedule = solve(graph, 90, options=SolveOptions(time_limit=0.2))
+    assert "eviction" in schedule.solver
+    assert schedule.cost < 200

@@ -13,6 +13,7 @@ from checkmate_tf.errors import InfeasibleBudgetError, StrategyError
 from checkmate_tf.graph import FORWARD, Graph
 from checkmate_tf.plan import evaluate, plan_from_sequence
 from checkmate_tf.strategies import STRATEGIES, SolveOptions, checkmate, minimum_budget, solve
+from checkmate_tf.strategies.ordering.states import LARGEST
 from checkmate_tf.strategies.programs.bound_process import BoundProcess
 from checkmate_tf.strategies.search.minimum_budget import proven_minimum
 
@@ -78,6 +79,13 @@ def test_a_network_with_gap_and_progress():
     assert all(len(call) == 4 for call in calls)
 
 
+@pytest.fixture(params=[0, LARGEST], ids=["by search and bound", "best-first"])
+def _both_ways(request, monkeypatch):
+    """Without best-first search before anything else, and with it."""
+    monkeypatch.setattr(sys.modules["checkmate_tf.strategies.checkmate"], "LARGEST", request.param)
+
+
+@pytest.mark.usefixtures("_both_ways")
 def test_the_optimum_of_a_chain_is_bracketed():
     graph = chain(3)
     for budget in range(proven_minimum(graph)[0], peak(graph)):
@@ -89,6 +97,7 @@ def test_the_optimum_of_a_chain_is_bracketed():
         assert schedule.lower_bound <= optimum + 1e-9 <= schedule.cost + 2e-9
 
 
+@pytest.mark.usefixtures("_both_ways")
 def test_a_proof_is_about_stages_in_any_order():
     """For this budget problem (9) has no schedule, and the graph's order has one."""
     graph, budget, sequence = stages_turned()

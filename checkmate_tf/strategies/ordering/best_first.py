@@ -43,6 +43,7 @@ __all__ = ["BestFirst"]
 
 _STATES = 3_000_000  # at most: 0.2 GB
 _SETS = 200_000  # of values to drop that are tried for one state, at most: there may be C(m, m / 2) of m values alike
+_FEWEST = 500  # states, and sets, between two looks at the clock: far less than a millisecond
 _SLICE = 0.1  # seconds of compiled code between two looks at the clock
 _SLACK = 1e-9  # of the base cost: sums of the same costs in another order
 
@@ -104,16 +105,19 @@ class BestFirst:
         _add(self.steps, self.tree, self.room, 0, 0, 0.0, -1, -1, np.inf)
 
     def explore(self, seconds: float, known: float = np.inf) -> None:
-        """Explore states for about so long: those that promise less than a known schedule costs."""
-        begun = time.perf_counter()
-        while not self.ended and (left := seconds - (time.perf_counter() - begun)) > 0:
+        """Explore states for about so long, but some at least: those that promise less than a known schedule costs."""
+        begun, left = time.perf_counter(), seconds
+        while not self.ended:
             clock = time.perf_counter()
-            count = max(1, int(self.rate * min(left, _SLICE)))
+            count = max(_FEWEST, int(self.rate * min(left, _SLICE)))
             found, bound, more, done = explore(self.steps, self.tree, self.room, count, known - self.slack)
             self.rate = done / max(time.perf_counter() - clock, 1e-6)
             self.bound, self.ended = max(self.bound, min(bound, known)), not more
             if found >= 0:
                 self.sequence = path(self.tree, found)
+            left = seconds - (time.perf_counter() - begun)
+            if left <= 0:
+                return
 
 
 def _steps(graph: Graph, kind: Order) -> _Steps:

@@ -59,7 +59,7 @@ def exchange(
     sequence : (length,) int
         Recomputations are legal, and remain so.
     steps : int
-        Moves to try, O(length) each, and the edges of what changes.
+        Moves to try, O(length) each, and the edges of what changes; all edges where wide parts are turned round.
     hot, cold : float
         The first and the last temperature, in units of cost; above 0.
     seed : int

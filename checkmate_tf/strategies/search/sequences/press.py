@@ -95,7 +95,7 @@ def press(
     hot, cold : float
         The first and the last temperature, in bytes; above 0.
     steps : int
-        Moves to try, O(length) each, and the edges of what changes.
+        Moves to try, O(length) each, and the edges of what changes; all edges where wide parts are turned round.
     seed : int
 
     Returns

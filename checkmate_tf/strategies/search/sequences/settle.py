@@ -93,7 +93,7 @@ def settle(
     patience : int
         Moves without less excess after which it rises.
     steps : int
-        Moves to try, O(length) each, and the edges of what changes.
+        Moves to try, O(length) each, and the edges of what changes; all edges where wide parts are turned round.
     seed : int
 
     Returns

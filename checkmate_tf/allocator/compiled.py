@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..numba_jit import compile_once
+from ..numba_jit.beforehand import Calls
 from .bfc import Bfc, empty_state
 from .interleave import simulated
 from .kernel import replay
@@ -12,15 +12,10 @@ from .memory import Memory, with_more
 from .packing import best_packing
 from .sequence import Kernels, allocated, expand, small_bytes
 
-__all__ = ["compile_all", "compile_placing"]
+__all__ = ["PLACING"]
 
 
-def compile_placing() -> None:
-    """Compile all that placing calls, unless that was done before, on this machine and for this version."""
-    compile_once((expand, allocated, replay, simulated), compile_all, "the model of the allocator (half a minute)")
-
-
-def compile_all() -> None:
+def place() -> None:
     """Call each compiled function once, for a step of two operations of which one reads the other."""
     one_each, ones = np.arange(3), np.ones(2, np.int64)
     reads, read = np.array([0, 0, 1]), np.zeros(1, np.int64)
@@ -35,3 +30,7 @@ def compile_all() -> None:
     events, _, _ = memory.placement(sequence)
     best_packing(events)
     small_bytes(kernels, sequence, 1 << 10, 1 << 8)
+
+
+PLACING = Calls("the model of the allocator", (expand, allocated, replay, simulated), (place,))
+"""All that placing calls."""

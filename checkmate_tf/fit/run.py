@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ..allocator.compiled import compile_placing
+from ..allocator.compiled import PLACING
 from ..costs.calls import may_not_end
 from ..device.before import memory_before
 from ..device.effects import left_out, moved_by_steps
@@ -24,9 +24,11 @@ from ..device.measure import captured_variables, measure_peak
 from ..emit.emit import Copies
 from ..emit.ordering import Order, Within
 from ..errors import InfeasibleBudgetError, JitCompileError, PlanError
+from ..numba_jit.beforehand import compile_once
 from ..plan import Plan
 from ..report import Attempt, Peak, paged_of
-from ..schedule import Schedule, schedule_from_dict
+from ..schedule import Schedule, keep_all, schedule_from_dict
+from ..strategies.compiled import SEARCH
 from ..trace.kernels import kernels_of
 from ..trace.program import Program
 from ..trace.sizes.folded import OPEN, Folded, constants_of, folded_of
@@ -36,6 +38,7 @@ from .decide import decide
 from .finding import Finder, bare
 from .job import Job, Ledger
 from .policy import POLICY
+from .solving import SEARCHED
 from .state import Candidate, Found, Measure, Refuse, Solve, SolveLeast, begin
 
 __all__ = ["NotMeasurable", "fit", "fit_given", "folded_constants", "runnable", "with_memory"]
@@ -112,7 +115,7 @@ def with_memory(job: Job) -> Job:
     """The same job, with the memory that its steps will find, if that can be known. Copies are not modelled."""
     if not job.measure or job.options.jit_compile or job.subject.pages is not None:
         return replace(job, memory=None)
-    compile_placing()
+    _compile(job)
     program = job.subject.program
     on_cpu, given = job.device.is_cpu, job.options.given
     made = on_cpu and not given  # one batch comes in the step itself
@@ -123,6 +126,12 @@ def with_memory(job: Job) -> Job:
     kernels = kernels_of(program, made, folded.operations)
     coming = [*coming, *constants_of(program), *folded.sizes]
     return replace(job, memory=memory_before(job.device, kernels, coming, first))
+
+
+def _compile(job: Job) -> None:
+    """Let Numba compile what will be called, at once: the search, too, if keeping all takes more than the budget."""
+    searched = job.options.strategy == SEARCHED and keep_all(job.subject.graph).peak_bytes > job.budget_bytes
+    compile_once(*([SEARCH] if searched else []), PLACING)
 
 
 def folded_constants(program: Program, budget_bytes: int, differ: bool = False) -> Folded:

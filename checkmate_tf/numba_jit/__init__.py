@@ -21,7 +21,7 @@ import itertools
 import logging
 import os
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
@@ -30,7 +30,7 @@ from numba.core.bytecode import FunctionIdentity
 
 from .interrupts import CallsToTheEnd
 
-__all__ = ["compile_once", "is_compiled", "numba_jit"]
+__all__ = ["is_compiled", "is_kept", "numba_jit"]
 
 log = logging.getLogger("checkmate_tf")
 
@@ -56,11 +56,16 @@ def numba_jit(function: F) -> F:
     return cast(F, result)
 
 
+def is_kept(function: Callable[..., Any]) -> bool:
+    """Whether what is compiled for a function is kept on disk."""
+    return _kept(function) is not None
+
+
 def is_compiled(function: Callable[..., Any]) -> bool:
     """Whether a function is compiled for any kind of arguments, in this process, or on disk for this processor."""
     if not hasattr(function, "signatures") or function.signatures:
         return True
-    kept = getattr(getattr(function, "_cache", None), "_cache_file", None)
+    kept = _kept(function)
     if kept is None:
         return False
     try:
@@ -72,21 +77,9 @@ def is_compiled(function: Callable[..., Any]) -> bool:
         return False
 
 
-def compile_once(functions: Iterable[Callable[..., Any]], call_all: Callable[[], None], what: str) -> None:
-    """Compile functions by calling them all, unless that was done before, on this machine and for this version.
-
-    Parameters
-    ----------
-    functions : iterable of functions by `numba_jit`
-        Those that are called from Python.
-    call_all : callable
-        Calls each of them.
-    what : str
-        They are, and how long it takes, for the warning.
-    """
-    if not all(is_compiled(function) for function in functions):
-        log.warning("Numba compiles %s, once for this version on this machine", what)
-        call_all()
+def _kept(function: Callable[..., Any]) -> Any:
+    """The files of a function, None without any."""
+    return getattr(getattr(function, "_cache", None), "_cache_file", None)
 
 
 def _name_files_apart(kept: Any) -> None:

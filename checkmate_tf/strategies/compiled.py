@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..graph import BACKWARD, FORWARD, LOSS, Graph
-from ..numba_jit import compile_once
+from ..numba_jit.beforehand import Calls, compile_once
 from ..schedule import keep_all
 from .ordering.best_first import BestFirst
 from .ordering.best_first import explore as explore_all
@@ -29,29 +29,18 @@ from .search.simulate import anneal, repair, simulate
 from .search.variants import variants
 from .search.walk import Walk
 
-__all__ = ["compile_all", "compile_if_over", "compile_orders", "compile_search", "compile_sequences", "compile_weights"]
-
-_CALLED = (
-    simulate, anneal, repair, exchange, settle, press, ruined, keep_where_room, lower, descend, explore, explore_all,
-)  # fmt: skip
+__all__ = ["SEARCH", "compile_if_over", "compile_search"]
 
 
 def compile_search() -> None:
     """Compile all that a search calls, unless that was done before, on this machine and for this version."""
-    compile_once(_CALLED, compile_all, "the search (a minute or two)")
+    compile_once(SEARCH)
 
 
 def compile_if_over(graph: Graph, budget_bytes: int) -> None:
     """Compile the search if there is anything to search: if recomputing nothing takes more than the budget."""
     if keep_all(graph).peak_bytes > budget_bytes:
         compile_search()
-
-
-def compile_all() -> None:
-    """Call each compiled function once, on small graphs."""
-    compile_weights()
-    compile_sequences()
-    compile_orders()
 
 
 def compile_weights() -> None:
@@ -92,3 +81,11 @@ def _chain(layers: int) -> Graph:
         inputs.append([*([layer - 1] if layer else []), layer, i - 1])
     kinds = np.array([FORWARD] * layers + [LOSS] + [BACKWARD] * layers)
     return Graph("chain", [f"node {i}" for i in range(n)], kinds, np.ones(n), np.full(n, 100), inputs)
+
+
+SEARCH = Calls(
+    "the search",
+    (simulate, anneal, repair, exchange, settle, press, ruined, keep_where_room, lower, descend, explore, explore_all),
+    (compile_sequences, compile_weights, compile_orders),
+)
+"""All that a search calls."""

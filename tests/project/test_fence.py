@@ -22,7 +22,7 @@ VALUES = "errors units graph statements paging evaluator files draw plan schedul
 MAY_IMPORT = {
     "errors": "",
     "version": "",
-    "numba_jit": "",
+    "numba_jit": "machine",
     "machine": "",
     "units": "errors",
     "graph": "errors units",
@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "layers": "errors units graph operators costs",
     "emit": "errors graph statements paging evaluator plan trace",
     "device": "errors report trace allocator machine",
-    "fit": f"{VALUES} version allocator strategies trace costs emit device machine",
+    "fit": f"{VALUES} version numba_jit allocator strategies trace costs emit device machine",
     "keras": f"{VALUES} strategies trace costs emit device fit",
     "callbacks": f"{VALUES} fit keras",
     "profiles": f"{VALUES} trace costs layers device keras",

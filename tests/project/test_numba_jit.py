@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from numba_compiled import compile_all
 
-from checkmate_tf.numba_jit import compile_once, is_compiled, numba_jit
+from checkmate_tf.numba_jit import beforehand, is_compiled
+from checkmate_tf.numba_jit.beforehand import Calls, compile_once
 
 MODULE = """
 import numpy as np
@@ -176,10 +180,85 @@ def test_all_that_is_compiled_is_compiled_beforehand():
     assert {f.py_func.__name__ for f in functions if not is_compiled(f)} <= {"span"}  # compiled within its callers
 
 
-def test_what_is_not_compiled_yet_is_called_once_and_said(caplog, monkeypatch, tmp_path):
-    monkeypatch.setattr("numba.core.config.CACHE_DIR", str(tmp_path))  # or it would be compiled in the next run
-    called = []
-    jitted = numba_jit(lambda a: a + 1)
+PARTS = """
+import os
+from checkmate_tf.numba_jit import numba_jit
+
+@numba_jit
+def one(a):
+    return a + 1
+
+@numba_jit
+def other(a):
+    return a - 1
+
+def _called(function):
+    function(1)
+    with open(os.environ["CALLED"], "a") as file:
+        file.write(f"{os.getpid()}\\n")
+
+def call_one():
+    _called(one)
+
+def call_other():
+    _called(other)
+"""
+
+
+@pytest.fixture
+def parts(tmp_path, monkeypatch):
+    """A module with two functions and parts that call them, and a list of the processes that did."""
+    (tmp_path / "functions_in_parts.py").write_text(PARTS)
+    called = tmp_path / "called"
+    called.touch()
+    monkeypatch.setenv("CALLED", str(called))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(beforehand, "cores", lambda: 2)
+    module = importlib.import_module("functions_in_parts")
+    yield (
+        Calls("sums", (module.one, module.other), (module.call_one, module.call_other)),
+        lambda: [int(line) for line in called.read_text().split()],
+    )
+    del sys.modules["functions_in_parts"]
+
+
+def test_what_is_not_compiled_yet_is_called_once_and_said(caplog, parts):
+    calls, called = parts
     for _ in range(2):
-        compile_once([jitted], lambda: called.append(jitted(1)), "a sum")
-    assert called == [2] and caplog.text.count("Numba compiles a sum") == 1
+        compile_once(calls)
+    assert caplog.text.count("Numba compiles sums") == 1
+    assert len({*called(), os.getpid()}) == 3 and len(called()) == 2  # each in a process of its own
+
+
+@pytest.mark.parametrize("why", ["one core", "no process", "no folder"])
+def test_what_no_other_process_compiles_is_compiled_in_this_one(monkeypatch, parts, why):
+    calls, called = parts
+    if why == "one core":
+        monkeypatch.setattr(beforehand, "cores", lambda: 1)
+    elif why == "no process":
+        monkeypatch.setattr(sys, "executable", "no such program")
+    else:
+        monkeypatch.setattr(beforehand, "is_kept", lambda _: False)
+    compile_once(calls)
+    assert called() == [os.getpid()] * 2
+
+
+def test_a_part_that_fails_in_its_process_is_called_in_this_one(monkeypatch, parts):
+    calls, called = parts
+    monkeypatch.setattr(calls.parts[1], "__name__", "no_such_part")
+    compile_once(calls)
+    assert called()[-2:] == [os.getpid()] * 2 and len(called()) == 3
+
+
+def test_ctrl_c_ends_the_processes(monkeypatch, parts):
+    begin, begun = beforehand._begin, []
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(beforehand, "_begin", lambda part: begun.append(begin(part)) or begun[-1])
+    monkeypatch.setattr(time, "sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        compile_once(parts[0])
+    assert [process.returncode for process in begun] == [-signal.SIGKILL] * 2

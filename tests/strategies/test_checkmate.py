@@ -225,6 +225,6 @@ def test_a_tiny_graph_that_fits_nowhere_is_proven_to(monkeypatch):
     monkeypatch.setattr(sys.modules["checkmate_tf.strategies.checkmate"], "BoundProcess", None)
     graph = tiny_graph(np.random.default_rng(79))
     assert proven_minimum(graph)[0] < 24 and least_cost(graph, 24) == np.inf > least_cost(graph, 25)
-    with pytest.raises(InfeasibleBudgetError, match="proven") as caught:
+    with pytest.raises(InfeasibleBudgetError, match=r"in the order given fits it \(proven\)") as caught:
         solve(graph, 24, options=SolveOptions(time_limit=2.0))
     assert caught.value.proven and caught.value.minimum_bytes == 25

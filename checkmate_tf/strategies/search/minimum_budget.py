@@ -207,7 +207,7 @@ def infeasible(
         )
         return InfeasibleBudgetError(message, budget_bytes, high, proven=True, sequence=known, bound_order=order)
     why = (
-        "no schedule of this model fits it (proven)"
+        f"no schedule of this model{'' if order == 'free' else ' in the order given'} fits it (proven)"
         if relaxation
         else "no schedule was found for it, though one may exist"
     )

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..machine import child_environment
 from .in_child import OUT_OF_MEMORY
 
 __all__ = ["MARGIN", "Outcome", "Tell", "end_children", "run_child"]
@@ -108,15 +109,13 @@ def run_child(
     KeyboardInterrupt
         After the child was ended.
     """
-    variables = {**os.environ, **(environment or {}), "TF_CPU_ALLOCATOR_USE_BFC": "true"}
+    variables = child_environment(**{**(environment or {}), "TF_CPU_ALLOCATOR_USE_BFC": "true"})
     if gpu is not True:
         variables["CUDA_VISIBLE_DEVICES"] = "-1" if gpu is False else _visible(gpu)
     variables["TF_CPP_MIN_LOG_LEVEL"] = "0"  # the allocator's last words tell why a run crashed; they are not shown
     variables.pop("TF_CPU_BFC_MEM_LIMIT_IN_MB", None)
     if limit_mib is not None:
         variables["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = str(limit_mib)
-    root = str(Path(__file__).resolve().parents[2])
-    variables["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), root]))
     result: dict[str, Any] | None = None
     failed: dict[str, Any] = {}
     planned: dict[str, Any] = {}

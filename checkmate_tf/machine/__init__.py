@@ -1,4 +1,4 @@
-"""What this process may use of the machine, memory and processors, or what a container leaves of them.
+"""The machine: the memory and the processors that this process may use, and what its children find the package by.
 
 A container is a control group of Linux. A process that fills its group's memory is ended by the system, without an
 error in Python. One that takes more time of processors than its group may is made to wait. Groups lie in each other,
@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-__all__ = ["cores", "host_bytes"]
+__all__ = ["child_environment", "cores", "host_bytes"]
 
 _ROOT = Path("/")
 _GROUPS, _TREES = "proc/self/cgroup", "sys/fs/cgroup"
@@ -42,6 +42,16 @@ def cores(root: Path = _ROOT) -> int:
     """
     machine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([machine, *(math.ceil(share) for share in _shares(root))]))
+
+
+def child_environment(**more: str) -> dict[str, str]:
+    """This process's environment and more, for a Python that finds this package wherever this process has it from.
+
+    The folder that holds the package (often site-packages) is the last of its path, so that it shadows nothing.
+    """
+    root = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), root]))
+    return {**os.environ, "PYTHONPATH": path, **more}
 
 
 @functools.cache  # a device is asked for its limit in each step of a training

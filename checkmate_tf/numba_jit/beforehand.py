@@ -15,12 +15,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from numba.core import config
 
-from ..machine import cores
+from ..machine import child_environment, cores
 from . import is_compiled, is_kept
 
 __all__ = ["Calls", "compile_once"]
@@ -86,15 +85,12 @@ def _in_processes(parts: Iterable[Callable[[], Any]], at_once: int) -> None:
 
 def _begin(part: Callable[[], Any]) -> subprocess.Popen[bytes]:
     """Begin to compile a part in a process. It ends with this one, however that ends."""
-    root = str(Path(__file__).resolve().parents[2])
-    # Appended, so that the folder which holds the package (often site-packages) shadows nothing.
-    paths = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), root]))
     return subprocess.Popen(
         [sys.executable, "-m", __name__, part.__module__, part.__name__],
         stdin=subprocess.PIPE,  # nothing is written: it closes when this process ends
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": paths, "NUMBA_CACHE_DIR": config.CACHE_DIR},  # type: ignore[attr-defined]
+        env=child_environment(NUMBA_CACHE_DIR=config.CACHE_DIR),  # type: ignore[attr-defined]
         start_new_session=True,  # Ctrl-C is this process's to handle
     )
 

@@ -21,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from ..machine import child_environment
+
 __all__ = ["JsonProcess", "begin", "limit_memory", "say"]
 
 log = logging.getLogger(__name__)
@@ -54,11 +56,6 @@ class JsonProcess:
         self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._process: subprocess.Popen[str] | None = None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        root = str(Path(__file__).resolve().parents[2])
-        # Appended, so that the folder which holds the package (often site-packages) shadows nothing.
-        paths = [os.environ.get("PYTHONPATH", ""), root]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
-        environment[_PARENT] = str(os.getpid())
         try:
             self._temporary = tempfile.TemporaryDirectory(prefix=_FOLDER)
             self.folder = Path(self._temporary.name)
@@ -70,7 +67,7 @@ class JsonProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 text=True,
-                env=environment,
+                env=child_environment(OMP_NUM_THREADS="1", **{_PARENT: str(os.getpid())}),
                 start_new_session=True,  # Ctrl-C is the parent's to handle
             )
         except OSError as error:  # also: no space for the folder or the file

@@ -1,10 +1,11 @@
-"""What a process in a container may use: files as the system has them."""
+"""What a process in a container may use: files as the system has them. What its children find the package by."""
 
 import os
+from pathlib import Path
 
 import pytest
 
-from checkmate_tf.machine import cores, host_bytes
+from checkmate_tf.machine import child_environment, cores, host_bytes
 
 MACHINE, NONE = 64 * 2**30, 9223372036854771712  # what version 1 says where there is no limit
 
@@ -101,3 +102,12 @@ def test_a_container_leaves_so_many_cores(tmp_path, files, expected):
 def test_a_process_may_be_bound_to_cores(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3}, raising=False)
     assert cores() == 1
+
+
+def test_children_find_the_package_after_all_else(monkeypatch):
+    root = str(Path(__file__).parents[2])
+    monkeypatch.setenv("PYTHONPATH", "one")
+    assert child_environment(MORE="1")["PYTHONPATH"] == os.pathsep.join(["one", root])
+    assert child_environment(MORE="1")["MORE"] == "1" and "MORE" not in os.environ
+    monkeypatch.delenv("PYTHONPATH")
+    assert child_environment()["PYTHONPATH"] == root

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,10 @@ from .rewrites.sums import split_sums
 from .rewrites.transposes import fold_transposes
 
 __all__ = ["TracedStep", "trace_step"]
+
+
+_TAPES = re.compile(r"gradient_tape/(?:(?!while/).)*gradient_tape/")
+"""In the name of what a tape makes of what another one made. What it makes of a loop's body is named by one, too."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +55,15 @@ class TracedStep:
     structured_outputs: Any
     operations: list[tf.Operation]
     controls: Mapping[tf.Operation, Sequence[tf.Operation]] = field(default_factory=dict)
+
+    @property
+    def has_second_order(self) -> bool:
+        """Whether gradients are taken of gradients, as operations are named by their tapes.
+
+        Where sizes are open, a gradient broadcasts and sums in other operations than where they are known. Its values
+        are the same. The gradient of these is not: it adds in another order.
+        """
+        return any(_TAPES.search(op.name) for op in self.operations)
 
     def controls_of(self, op: tf.Operation) -> Sequence[tf.Operation]:
         """What an operation comes after, beside what it reads."""

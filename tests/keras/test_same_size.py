@@ -1,4 +1,7 @@
-"""Batches of one size: a step with loops is traced for it, as a plain one is, and again when other sizes come."""
+"""Batches of one size: a step with loops, or with gradients of gradients, is traced for it, as a plain one is.
+
+When other sizes come, it is traced again.
+"""
 
 from __future__ import annotations
 
@@ -198,3 +201,48 @@ def test_batches_of_another_structure_are_planned_for_in_any_size():
         assert np.isfinite(model.train_on_batch(X[:n], Y[:n], sample_weight=np.ones(n)))
     first, second = model._checkmate_controller.plans.values()
     assert first.same_size and not second.same_size
+
+
+class Penalized(keras.Model):
+    """What its output owes to the input is to be 1, as in a critic of WGAN-GP."""
+
+    def train_step(self, data):
+        x = data[0] if isinstance(data, tuple) else data
+        with tf.GradientTape() as tape:
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                y = self(x, training=True)
+            slopes = tf.sqrt(tf.reduce_sum(inner.gradient(y, x) ** 2, (1, 2)) + 1e-8)
+            loss = tf.reduce_mean(y) + tf.reduce_mean((slopes - 1) ** 2)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": loss}
+
+
+def _penalized():
+    inputs = keras.Input((64, 16))
+    x = layers.LayerNormalization()(layers.Dense(24, activation="tanh")(inputs))
+    x = layers.Dense(1, use_bias=False)(layers.Flatten()(layers.Dense(48, activation="tanh")(x)))
+    model = Penalized(inputs, x)
+    model.compile(keras.optimizers.SGD(0.01))
+    return model
+
+
+PENALIZED = Case(_penalized, lambda n: (random_arrays((64, 16))(n)[0], None), budget=0.9, batch=BATCH)
+
+
+@pytest.mark.parametrize("told", [None, BATCH], ids=["not told", "told"])
+def test_gradients_of_gradients_are_added_as_in_the_plain_step(told):
+    """Where a size is open, some of their sums are others."""
+    x, _ = PENALIZED.data(ALL)
+    plain, model = make(PENALIZED), compile_quickly(make(PENALIZED), PENALIZED, batch_size=told, data=None)
+
+    def fit(m, samples=ALL):
+        return m.fit(x[:samples], batch_size=BATCH, shuffle=False, verbose=0).history
+
+    assert_same_after(fit, model, plain)
+    assert _plan(model).same_size
+    fit(model, ALL - 5)
+    assert not _plan(model).same_size
+    fit(model)
+    assert not _plan(model).same_size and np.isfinite(fit(model)["loss"]).all()

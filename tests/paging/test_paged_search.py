@@ -83,14 +83,14 @@ def test_windows_hide_copies_behind_computations():
 
 
 @pytest.mark.long
-def test_with_a_fast_engine_nothing_is_computed_again():
+def test_with_a_fast_engine_hardly_anything_is_computed_again():
     graph = resnet(12)
     budget = share_of(graph, 0.5)
     whole = with_host(graph, 1e3 * graph.sizes.max(), 1e3 * graph.sizes.max(), least_bytes=1)
     schedule = solve(whole, budget, options=SolveOptions(time_limit=6.0, gap=0.005))
     assert schedule.overhead < 0.005
     assert schedule.peak_bytes <= budget
-    assert timeline(whole, schedule.plan).computing == pytest.approx(graph.base_cost)
+    assert timeline(whole, schedule.plan).computing <= 1.005 * graph.base_cost  # the gap may leave something
     assert solve(graph, budget, options=SolveOptions(time_limit=3.0)).overhead > 0.02
 
 

@@ -67,8 +67,9 @@ class Tracing:
             self.options.tell("trace", 0, 1, self.name)
             if distribution is None:
                 trace = partial(trace_step, step, as_written=self.options.jit_compile)
-                traced = trace(spec)  # only this tells whether there are loops
-                if self.options.same_size and any(op.type in LOOPS for op in traced.operations):
+                traced = trace(spec)  # only this tells whether a known size makes it another one
+                loops = any(op.type in LOOPS for op in traced.operations)
+                if self.options.same_size and (loops or traced.has_second_order):
                     traced = trace(of_size(spec, self.batch_size))
                 return traced, None
             every = len(distribution.devices)

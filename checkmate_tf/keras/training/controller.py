@@ -23,6 +23,7 @@ from ...units import format_bytes
 from ..batches.declared import Casts
 from ..batches.feeding import Feed, given_as, held_by_caller, is_pipeline
 from ..batches.limit import batch_errors, limit_batch
+from ..batches.samples import told_samples
 from ..batches.sizes import Sizes, sizes_of
 from ..batches.spec import specs_of_tensors
 from ..frameworks import graphs_are_made, put
@@ -130,8 +131,9 @@ class Controller(Plans):
 
     def _emit(self, given: list[Any]) -> Any:
         """The planned step on the data of each replica."""
-        spec = self.opened(specs_of_tensors(given[0]))
-        planned, specs = self.plan(spec), tf.nest.flatten(spec)
+        given_specs = specs_of_tensors(given[0])
+        spec = self.opened(given_specs)
+        planned, specs = self.plan_as_given(spec, told_samples(given_specs)), tf.nest.flatten(spec)
         if self.attached:
             self.traced[self.key[1:]] = self.key[0]
         self._settle()

@@ -145,11 +145,22 @@ class Finder:
         if known is not None:
             return self._found(memory, known, strict)
         least = self._least()
+        taken = least.placed.taken_bytes
         if proven:
             reason = str(infeasible(self.graph, budget, self._schedule(least).peak_bytes, order=order))
+            least, taken = self._least_in_any_order(memory, least)
         else:
             reason = f"no schedule was found whose values fit into {target} bytes as the device's allocator places them"
-        raise InfeasibleBudgetError(reason, target, least.placed.taken_bytes, proven, least.sequence.tolist())
+        raise InfeasibleBudgetError(reason, target, taken, proven, least.sequence.tolist())
+
+    def _least_in_any_order(self, memory: Memory, least: _Known) -> tuple[_Known, int]:
+        """What takes least, and how much: the one that does in strict order, or all values kept, out of order."""
+        taken = least.placed.taken_bytes
+        if False not in self.job.limits.orders:
+            return least, taken
+        plain = self._add(memory, keep_all(self.graph))
+        loosely = self._loosely(memory, plain)
+        return (least, taken) if loosely.sure_bytes >= taken or loosely.out_of_memory else (plain, loosely.sure_bytes)
 
     def _solve_least(self, memory: Memory, possible: int) -> None:
         """Look for the least that does, where nothing fits the budget: that is what its refusal names."""

@@ -147,6 +147,26 @@ def test_what_is_proven_to_be_too_small_is_not_solved_for(monkeypatch):
     assert list(finder.solved) == [possible]
 
 
+def test_a_refusal_names_no_more_than_all_values_take_out_of_order(monkeypatch):
+    """In strict order that can be more, as pieces of memory lie otherwise."""
+    finder = finder_of("unet", budget=proven_minimum(GRAPHS["unet"], "free")[0] - 1)
+    monkeypatch.setattr(solving, "POLICY", replace(POLICY, named_seconds=1.0))
+    plain, loosely = keep_all(finder.graph), finder._loosely
+    least = finder.find(finder.job.budget_bytes, strict=True).minimum_bytes
+
+    def taking(sure_bytes):
+        def placed(memory, known):
+            if known.sequence.tolist() != plain.sequence.tolist():
+                return loosely(memory, known)
+            return Placed(sure_bytes, sure_bytes, out_of_memory=False)
+
+        return placed
+
+    for sure_bytes in (least - 1, least + 1):
+        monkeypatch.setattr(finder, "_loosely", taking(sure_bytes))
+        assert finder.find(finder.job.budget_bytes, strict=True).minimum_bytes == min(least, sure_bytes)
+
+
 @pytest.mark.long(only=("transformer",))
 @pytest.mark.parametrize("name", GRAPHS)
 def test_an_infeasible_target_names_the_least_that_is_placed(name):

@@ -336,7 +336,7 @@ def _plain_step(model: Any) -> Callable[[Any], Any]:
     return earlier.plain_step if earlier else as_called(model, model.train_step)
 
 
-def _check_built(model: Any, built: bool = True) -> None:
+def _check_built(model: Any, built: bool = True, otherwise: str = "") -> None:
     if framework_of(model) is None:
         raise ModelError(
             f"a Keras 3 model is needed, or one of tf_keras, not {type(model).__module__}.{type(model).__name__}"
@@ -348,11 +348,12 @@ def _check_built(model: Any, built: bool = True) -> None:
         )
     if built and not model.built:
         raise ModelError(
-            f"{model.name!r} is not built, so its variables do not exist: call it on a batch, or model.build()"
+            f"{model.name!r} is not built, so its variables do not exist: call it on a batch, or "
+            f"model.build(){otherwise}"
         )
 
 
 def _check_model(model: Any, built: bool = True) -> None:
-    _check_built(model, built)
+    _check_built(model, built, "; or leave batch_size=, input_spec= and data= out, to plan at the first batch")
     if not is_compiled(model):
         raise ModelError(f"{model.name!r} is not compiled: call model.compile(optimizer=..., loss=...) first")

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import keras
+import tensorflow as tf
 from keras.src.backend.common import global_state
 from keras.src.models.functional import Functional
 from tensorflow.python.autograph.core import ag_ctx
@@ -19,6 +20,7 @@ from ..trace.rewrites.sums import grappler_sorts
 
 __all__ = [
     "as_called",
+    "bytes_of_variables",
     "compiled_with",
     "framework_of",
     "graphs_are_made",
@@ -143,6 +145,15 @@ def one_step_at_a_time(model: Any) -> Iterator[None]:
         yield
     finally:
         steps.assign(before)
+
+
+def bytes_of_variables(model: Any) -> int:
+    """Bytes of a model's variables and its optimizer's, as far as they are made."""
+    optimizer = getattr(model, "optimizer", None)
+    slots = getattr(optimizer, "variables", ())
+    found = [*(model.variables if model.built else ()), *(slots() if callable(slots) else slots)]
+    shapes = {id(v): (tf.TensorShape(v.shape), tf.as_dtype(v.dtype)) for v in found}
+    return sum((shape.num_elements() or 0) * dtype.size for shape, dtype in shapes.values())
 
 
 def put(model: keras.Model, name: str, value: Any) -> None:

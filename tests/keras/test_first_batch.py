@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from cases import CASES, DENSE, Case, assert_same_after, assert_same_state, compile_quickly, dense_model, make, train
+from keras import layers
 
 import checkmate_tf
 from checkmate_tf.device.measure import find_device
@@ -195,6 +196,20 @@ def test_a_refusal_says_what_data_takes():
     with pytest.raises(InfeasibleBudgetError) as caught:
         model.fit(*data, batch_size=BATCH, verbose=0)
     assert "MB came to the device since it was called, such as arrays" in caught.value.__notes__[0]
+
+
+def test_a_refusal_does_not_take_slots_for_data():
+    """Keras makes them when training begins."""
+    model = keras.Sequential([keras.Input((64,)), *[layers.Dense(1000) for _ in range(2)], layers.Dense(1)])
+    model.compile("adam", "mse")
+    data = tf.data.Dataset.from_generator(
+        lambda: iter([(np.zeros((8, 64), "float32"), np.zeros((8, 1), "float32"))] * 3),
+        output_signature=(tf.TensorSpec((8, 64)), tf.TensorSpec((8, 1))),
+    )
+    checkmate_tf.compile(model, 1_000_000, costs="flops", time_limit=1, progress=False)
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        model.fit(data, verbose=0)
+    assert find_device().measurable and "came to the device" not in caught.value.__notes__[0]
 
 
 @pytest.mark.long

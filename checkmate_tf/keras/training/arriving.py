@@ -39,7 +39,7 @@ from ..batches.sizes import (
     without_optional,
 )
 from ..batches.spec import batch_bytes, open_batch, sample_of
-from ..frameworks import put
+from ..frameworks import bytes_of_variables, put
 from ..progress import progress_bars
 from .serving import Batch, Serving, in_other_sizes
 
@@ -65,7 +65,7 @@ class Arriving(Serving):
     functions : Functions
         Train functions for the sizes that came, without what is done around them.
     found_bytes : int
-        What lay on the device when `compile` was called.
+        What lay on the device when `compile` was called, the model's own variables left out.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Arriving(Serving):
         self.functions = Functions()
         device = self._device()
         reserve(device, options.budget.size_bytes or 0)  # before the data of `fit` comes
-        self.found_bytes = device.foreign_bytes(0)
+        self.found_bytes = device.foreign_bytes(bytes_of_variables(model))
         self._warned = False
         self._latest: Any = None  # the batch of the step that runs, if data decides sizes
         self._growth_that_failed = math.inf  # of a plan for sizes that did not come together, over what came
@@ -283,7 +283,8 @@ class Arriving(Serving):
 
     def _plan_instead_of(self, gone: list[Any], size: int, planned: Batch, came: Batch, spec: Any, data: Any) -> None:
         """Plan for batches such as `planned`, the largest of so many samples, where `came` came; plans `gone` go."""
-        given, first = planned.given, not self.batch_size
+        given, first, device = planned.given, not self.batch_size, self._device()
+        arrived = device.foreign_bytes(self.found_bytes + bytes_of_variables(self.model)) if first else 0
         before = self.batch_size, self.options, self.plans, self.batches, self.shapes, self.key
         others = {k: plan for k, plan in self.plans.items() if in_other_sizes(planned.key, k)}
         if planned is came:
@@ -328,7 +329,7 @@ class Arriving(Serving):
             self.batch_size, self.options, self.plans, self.batches, self.shapes, self.key = before
             raised = _as_disagreement(error, given, size)
             if first and self.attached and isinstance(error, Exception):
-                raised.add_note(self._said(error, can_be_told=not have_ragged(data)))
+                raised.add_note(self._said(error, arrived, can_be_told=not have_ragged(data)))
                 self.detach()
             if raised is not error:
                 raise raised from error
@@ -394,14 +395,24 @@ class Arriving(Serving):
             self.options.max_plans,
         )
 
-    def _said(self, error: Exception, can_be_told: bool) -> str:
-        """What is said beside an error that came with the first batch; whether its size can be told beforehand."""
+    def _said(self, error: Exception, arrived: int, can_be_told: bool) -> str:
+        """What is said beside an error that came with the first batch.
+
+        Parameters
+        ----------
+        error : Exception
+        arrived : int
+            Bytes that came to the device since `compile`, beside the model's variables. They are told if the budget
+            would do without them.
+        can_be_told : bool
+            Whether the batch's size can be told beforehand.
+        """
         said = f"{self.model.name!r} was restored: it trains plainly until checkmate_tf.compile is called again."
-        device = self._device()
-        came = device.foreign_bytes(self.found_bytes) if device.is_cpu and self.options.verify else 0
-        if came and isinstance(error, InfeasibleBudgetError):
+        if not (isinstance(error, InfeasibleBudgetError) and self._device().is_cpu and self.options.verify):
+            return said
+        if 0 < error.minimum_bytes - error.budget_bytes <= arrived:
             said += (
-                f" {format_bytes(came)} came to the device since it was called, such as arrays given to fit, and "
+                f" {format_bytes(arrived)} came to the device since it was called, such as arrays given to fit, and "
                 "batches that a pipeline keeps ready. The budget is for them, too: give fit a tf.data.Dataset that "
                 "reads batch by batch"
             )

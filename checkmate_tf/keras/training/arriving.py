@@ -402,15 +402,15 @@ class Arriving(Serving):
         ----------
         error : Exception
         arrived : int
-            Bytes that came to the device since `compile`, beside the model's variables. They are told if the budget
-            would do without them.
+            Bytes that came to the device since `compile`, beside the model's variables. They are told if they are half
+            of what is missing, at least.
         can_be_told : bool
             Whether the batch's size can be told beforehand.
         """
         said = f"{self.model.name!r} was restored: it trains plainly until checkmate_tf.compile is called again."
         if not (isinstance(error, InfeasibleBudgetError) and self._device().is_cpu and self.options.verify):
             return said
-        if 0 < error.minimum_bytes - error.budget_bytes <= arrived:
+        if 0 < error.minimum_bytes - error.budget_bytes <= 2 * arrived:
             said += (
                 f" {format_bytes(arrived)} came to the device since it was called, such as arrays given to fit, and "
                 "batches that a pipeline keeps ready. The budget is for them, too: give fit a tf.data.Dataset that "

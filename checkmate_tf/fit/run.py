@@ -102,13 +102,15 @@ def fit(
 
 def _refusal(job: Job, error: InfeasibleBudgetError) -> InfeasibleBudgetError:
     """The error, with what else would help: to free what is not the model's, or to keep fewer batches ready."""
-    if error.proven or not job.measure:
+    if not job.measure or (error.proven and job.memory is None):  # what is proven counts the model's own alone
         return bare(error)
     program, least = job.subject.program, error.minimum_bytes
     more = POLICY.not_ours(job.device.foreign_bytes(program.variable_bytes), job.budget_bytes, least)
     if job.options.prefetch is None and job.device.is_cpu:
         more += POLICY.kept_ready(program.input_bytes, job.budget_bytes, least)
-    return InfeasibleBudgetError(f"{error}{more}", error.budget_bytes, least, False, error.sequence)
+    return InfeasibleBudgetError(
+        f"{error}{more}", error.budget_bytes, least, error.proven, error.sequence, error.bound_order
+    )
 
 
 def with_memory(job: Job) -> Job:

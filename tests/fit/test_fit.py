@@ -233,6 +233,16 @@ def test_a_refusal_says_what_others_on_the_device_take(monkeypatch):
     assert "30.0 MB of that" in (told := POLICY.not_ours(3 * 10**7, 10**8, 10**8)) and "about 70.0 MB would" in told
 
 
+def test_a_proven_refusal_says_what_others_on_the_device_take():
+    others = tf.ones([4 * 10**7], tf.uint8)
+    with pytest.raises(
+        InfeasibleBudgetError, match=r"\d MB of that are not this model's: other models, or arrays"
+    ) as e:
+        compile_quickly(make(DENSE), DENSE, verify=True, budget=10**5, time_limit=1)
+    assert e.value.proven and e.value.minimum_bytes > 4 * 10**7
+    del others
+
+
 @pytest.mark.long(but=("True",))
 @pytest.mark.parametrize("measured", [False, True])
 def test_near_the_budget_others_with_the_least_known_peak_are_tried(monkeypatch, measured):

@@ -223,6 +223,7 @@ def _end(state: State) -> Action:
     expected = min(a.placed_bytes or a.predicted_bytes for a in state.attempts)
     count = len(state.attempts)
     whose = "not kept by the plan that was measured" if count == 1 else f"kept by none of {count} measured plans"
+    found = ", the least that was found, and" if expected > limits.budget_bytes else ", but"
     hard, what = "", "the budget to that"
     if limits.limited:
         hard = f", too near its limit of {format_bytes(limits.device_bytes)}, some of which it loses to pieces"
@@ -230,8 +231,8 @@ def _end(state: State) -> Action:
     return Refuse(
         InfeasibleBudgetError(
             f"budget {format_bytes(limits.budget_bytes)} was {whose}: {format_bytes(expected)} were expected"
-            f"{' at least' * (count > 1)}, but the device's allocator needs {format_bytes(least)} for the steps that "
-            f"take most{hard}; raise {what} or lower the batch size",
+            f"{' at least' * (count > 1)}{found} the device's allocator needs {format_bytes(least)} for the steps "
+            f"that take most{hard}; raise {what} or lower the batch size",
             limits.budget_bytes,
             least,
             proven=False,

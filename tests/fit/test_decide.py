@@ -508,7 +508,25 @@ def test_a_solver_that_names_no_schedule_is_refused():
 def test_one_plan_is_not_called_many():
     actions, _ = carried_out(begin(limits_for(int(LEAST * 1.02)), 1), Allocator(0.08, 0.06))
     assert len(measured(actions)) == 1
-    assert "was not kept by the plan that was measured" in str(actions[-1].error)
+    said = str(actions[-1].error)
+    assert "was not kept by the plan that was measured" in said and "were expected, but the device's" in said
+
+
+def test_a_plan_that_was_expected_over_the_budget_is_said_to_be_the_least_that_was_found():
+    budget = 1_000_000
+    state = begin(limits_for(budget, modelled=True), 1)
+    least = Found(Offer(budget, BASE), Placed(int(1.3 * budget), int(1.3 * budget), False))
+    while not isinstance(action := decide(state), Refuse):
+        if isinstance(action, Solve):
+            error = InfeasibleBudgetError("none", action.target_bytes, 2 * budget, proven=False, sequence=[0])
+            state = state.solved(action, error)
+        elif isinstance(action, SolveLeast):
+            state = state.solved_least(action, least)
+        else:
+            peak = Peak(int(1.3 * budget), int(1.3 * budget), 0.1)
+            placed = action.found.placed.peak_bytes
+            state = state.measured(action, Attempt(0, budget, peak, 0.0, strict=action.strict, placed_bytes=placed))
+    assert "1.30 MB were expected, the least that was found, and the device's allocator needs" in str(action.error)
 
 
 def test_a_refusal_below_a_hard_limit_names_the_limit():

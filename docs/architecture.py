@@ -23,7 +23,7 @@ BEGIN, END = "<!-- rooms: made by docs/architecture.py -->\n", "<!-- end of the 
 ROOMS = {
     "errors": "Typed errors. Each says what was given, what was wrong and what to do.",
     "version": "The version. Schedules in the cache are kept for it.",
-    "numba_jit": "Numba's compiler, with its cache on disk, filled by several processes at a time.",
+    "numba_jit": "Numba's compiler, with its cache on disk, filled in several processes.",
     "machine": "Memory and cores that this process may use, in a container, too; how its children find the package.",
     "units": "Budgets and sizes as people write them. A budget is bytes, a size, a share or `auto`.",
     "graph": "A step as nodes with costs, bytes and inputs. It knows nothing of TensorFlow.",

@@ -32,5 +32,5 @@ def place() -> None:
     small_bytes(kernels, sequence, 1 << 10, 1 << 8)
 
 
-PLACING = Calls("the model of the allocator", (expand, allocated, replay, simulated), (place,))
+PLACING = Calls("the model of the allocator (half a minute)", (expand, allocated, replay, simulated), (place,))
 """All that placing calls."""

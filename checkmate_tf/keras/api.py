@@ -140,8 +140,9 @@ def compile(  # noqa: A001 - the name that the package offers
     """
     options, progress = options_of(budget, planning)
     at_first_batch = batch_size is None and input_spec is None and data is None
-    _check_model(model, built=not at_first_batch)
     distribution = distribution_of(model)
+    later = "; or leave batch_size=, input_spec= and data= out, to plan at the first batch"
+    _check_model(model, built=not at_first_batch, otherwise="" if distribution else later)
     options = replace(options, jit_compile=resolve_jit(model, options.operators, distribution))
     plain_step = _plain_step(model)
     controller: Controller
@@ -353,7 +354,7 @@ def _check_built(model: Any, built: bool = True, otherwise: str = "") -> None:
         )
 
 
-def _check_model(model: Any, built: bool = True) -> None:
-    _check_built(model, built, "; or leave batch_size=, input_spec= and data= out, to plan at the first batch")
+def _check_model(model: Any, built: bool = True, otherwise: str = "") -> None:
+    _check_built(model, built, otherwise)
     if not is_compiled(model):
         raise ModelError(f"{model.name!r} is not compiled: call model.compile(optimizer=..., loss=...) first")

@@ -148,7 +148,7 @@ def one_step_at_a_time(model: Any) -> Iterator[None]:
 
 
 def bytes_of_variables(model: Any) -> int:
-    """Bytes of a model's variables and its optimizer's, as far as they are made."""
+    """Bytes of the variables of a model and of the optimizer that it was compiled with, as far as they are made."""
     optimizer = getattr(model, "optimizer", None)
     slots = getattr(optimizer, "variables", ())
     found = [*(model.variables if model.built else ()), *(slots() if callable(slots) else slots)]

@@ -1,4 +1,4 @@
-"""Compiles what will be called, before any clock runs, in as many processes as there are cores.
+"""Compiles what will be called, before any clock runs, in several processes.
 
 A process of its own compiles a part, and keeps it on disk, where this one finds it. What a process could not compile,
 this one does.
@@ -27,6 +27,7 @@ __all__ = ["Calls", "compile_once"]
 log = logging.getLogger("checkmate_tf")
 
 _LOOKS = 0.05  # seconds between two looks at processes
+_MOST = 300.0  # seconds that they have: several times as long as is needed
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,9 @@ def compile_once(*all_calls: Calls) -> None:
     if not missing:
         return
     what = " and ".join(calls.what for calls in missing)
-    log.warning("Numba compiles %s, once for this version on this machine (a minute or two)", what)
-    if cores() > 1 and all(is_kept(function) for calls in missing for function in calls.functions):
+    log.warning("Numba compiles %s, once for this version on this machine", what)
+    python = sys.executable and not getattr(sys, "frozen", False)  # else it is an application, which would begin anew
+    if python and cores() > 1 and all(is_kept(function) for calls in missing for function in calls.functions):
         _in_processes([part for calls in missing for part in calls.parts], cores())
     for calls in missing:
         if not all(map(is_compiled, calls.functions)):
@@ -65,18 +67,23 @@ def compile_once(*all_calls: Calls) -> None:
 
 
 def _in_processes(parts: Iterable[Callable[[], Any]], at_once: int) -> None:
-    """Compile each part in a process of its own, some at a time, and wait for them all."""
+    """Compile each part in a process of its own, some at a time, and wait for them all, if they come to an end."""
     waiting, running = list(parts), list[subprocess.Popen[bytes]]()
+    until = time.monotonic() + _MOST
     try:
-        while waiting or running:
-            while waiting and len(running) < at_once:
-                running.append(_begin(waiting.pop(0)))
+        while (waiting or running) and time.monotonic() < until:
+            try:
+                while waiting and len(running) < at_once:
+                    running.append(_begin(waiting.pop(0)))
+            except OSError as error:
+                log.info("a process that compiles for Numba did not start (%s)", error)
+                waiting.clear()
             time.sleep(_LOOKS)
             for process in [process for process in running if process.poll() is not None]:
                 process.communicate()  # closes its input
                 running.remove(process)
-    except OSError as error:
-        log.info("Numba compiles in one process: another did not start (%s)", error)
+                if process.returncode:
+                    log.info("a process that compiles for Numba failed (%d)", process.returncode)
     finally:
         for process in running:
             process.kill()

@@ -84,7 +84,7 @@ def _chain(layers: int) -> Graph:
 
 
 SEARCH = Calls(
-    "the search",
+    "the search (a minute or two)",
     (simulate, anneal, repair, exchange, settle, press, ruined, keep_where_room, lower, descend, explore, explore_all),
     (compile_sequences, compile_weights, compile_orders),
 )

@@ -231,11 +231,13 @@ def _penalized():
 PENALIZED = Case(_penalized, lambda n: (random_arrays((64, 16))(n)[0], None), budget=0.9, batch=BATCH)
 
 
-@pytest.mark.parametrize("told", [None, BATCH], ids=["not told", "told"])
-def test_gradients_of_gradients_are_added_as_in_the_plain_step(told):
+DIFFERS = "last bits may differ"
+
+
+def test_gradients_of_gradients_are_added_as_in_the_plain_step(caplog):
     """Where a size is open, some of their sums are others."""
     x, _ = PENALIZED.data(ALL)
-    plain, model = make(PENALIZED), compile_quickly(make(PENALIZED), PENALIZED, batch_size=told, data=None)
+    plain, model = make(PENALIZED), _attached(PENALIZED)
 
     def fit(m, samples=ALL):
         return m.fit(x[:samples], batch_size=BATCH, shuffle=False, verbose=0).history
@@ -243,6 +245,21 @@ def test_gradients_of_gradients_are_added_as_in_the_plain_step(told):
     assert_same_after(fit, model, plain)
     assert _plan(model).same_size
     fit(model, ALL - 5)
-    assert not _plan(model).same_size
+    assert not _plan(model).same_size and DIFFERS not in caplog.text
     fit(model)
-    assert not _plan(model).same_size and np.isfinite(fit(model)["loss"]).all()
+    assert not _plan(model).same_size and caplog.text.count(DIFFERS) == 1
+
+
+def test_where_they_may_be_added_otherwise_a_warning_says_so(caplog):
+    x, _ = PENALIZED.data(ALL)
+    model = compile_quickly(make(PENALIZED), PENALIZED)
+    for samples in (ALL - 5, ALL, ALL):
+        assert DIFFERS not in caplog.text or samples == ALL
+        model.fit(x[:samples], batch_size=BATCH, verbose=0)
+    assert not _plan(model).same_size and caplog.text.count(DIFFERS) == 1
+
+
+def test_gradients_of_a_loops_body_are_not_taken_for_gradients_of_gradients():
+    model = _attached()
+    _fit(model, ALL - 5)
+    assert _rounds_kept(model) and not _plan(model).program.step.has_second_order

@@ -231,13 +231,19 @@ def test_what_is_not_compiled_yet_is_called_once_and_said(caplog, parts):
     assert len({*called(), os.getpid()}) == 3 and len(called()) == 2  # each in a process of its own
 
 
-@pytest.mark.parametrize("why", ["one core", "no process", "no folder"])
+@pytest.mark.parametrize("why", ["one core", "no process", "no Python", "an application", "no time", "no folder"])
 def test_what_no_other_process_compiles_is_compiled_in_this_one(monkeypatch, parts, why):
     calls, called = parts
     if why == "one core":
         monkeypatch.setattr(beforehand, "cores", lambda: 1)
     elif why == "no process":
         monkeypatch.setattr(sys, "executable", "no such program")
+    elif why == "no Python":
+        monkeypatch.setattr(sys, "executable", None)
+    elif why == "an application":
+        monkeypatch.setattr(sys, "frozen", True, raising=False)
+    elif why == "no time":
+        monkeypatch.setattr(beforehand, "_MOST", 0.0)
     else:
         monkeypatch.setattr(beforehand, "is_kept", lambda _: False)
     compile_once(calls)

@@ -133,7 +133,9 @@ class Controller(Plans):
         """The planned step on the data of each replica."""
         given_specs = specs_of_tensors(given[0])
         spec = self.opened(given_specs)
-        planned, specs = self.plan_as_given(spec, told_samples(given_specs)), tf.nest.flatten(spec)
+        planned, specs = self.plan(spec), tf.nest.flatten(spec)
+        if told_samples(given_specs) is not None:
+            self.warn_of_last_bits(planned)
         if self.attached:
             self.traced[self.key[1:]] = self.key[0]
         self._settle()

@@ -70,8 +70,6 @@ class Plans:
         The largest batch of a replica that the next plan is for.
     batches : dict
         The largest batch that each of `plans` is for.
-    varied : set
-        The keys of plans whose batches came in several sizes.
     shapes : dict
         By the specs of a batch, the shapes that are planned for, where they say more than the specs: of the parts of
         ragged and sparse inputs.
@@ -105,7 +103,6 @@ class Plans:
         self.compiled_at = 0  # so many of `earlier` are of before the model was compiled again
         self.plans: dict[Any, PlannedStep] = {}
         self.batches: dict[Any, int] = {}
-        self.varied: set[Any] = set()
         self.shapes: dict[tuple[Any, ...], list[tuple[int | None, ...]]] = {}
         self.earlier: list[Known] = []
         self.key: Any = None
@@ -113,6 +110,7 @@ class Plans:
         self.aside = Aside(model)
         self.built_for: dict[Any, Any] = {}
         self.peaks = Peaks(self._device)
+        self.told_of_last_bits = False  # the log says once that they may differ
 
     def plan(self, spec: Any, traced: Any = None, told: bool = False) -> PlannedStep:
         """The plan for a structure of data, made if there is none yet.
@@ -149,31 +147,18 @@ class Plans:
         self.serves(key)
         return self.plans[key]
 
-    def plan_as_given(self, spec: Any, size: int | None) -> PlannedStep:
-        """The plan for batches of so many samples, or of any number if that is None, as a graph is given them.
-
-        A plain step that takes gradients of gradients computes otherwise where the size of all batches is known. So the
-        plan is made again for that size alone, and again when others come; from then on it is for all.
-        """
-        planned, key = self.plan(spec), self.key
-        if self.distribution is not None or not planned.program.step.has_second_order:
-            return planned
-        same_size = size == self.batches[key] and key not in self.varied
-        if not same_size:
-            self.varied.add(key)
-        if same_size is planned.same_size:
-            return planned
-        text = "%s: takes gradients of gradients, and its batches %s: planning again"
-        log.info(text, self.model.name, "have one size" if same_size else "may come in several sizes")
-        options, dropped = self.options, self.plans.pop(key)
-        self.options = replace(options, same_size=same_size)
-        try:
-            return self.plan(spec, told=True)
-        except BaseException:
-            self.plans[key] = dropped
-            raise
-        finally:
-            self.options = replace(self.options, same_size=options.same_size)
+    def warn_of_last_bits(self, planned: PlannedStep) -> None:
+        """Warn once, of batches of known size: TensorFlow adds in another order then in gradients of gradients."""
+        open_size = not planned.same_size and not planned.jit_compile  # XLA has another order in any case
+        if self.told_of_last_bits or not (open_size and planned.program.step.has_second_order):
+            return
+        self.told_of_last_bits = True
+        log.warning(
+            "%s: its step takes gradients of gradients, and its plan is for batches of any size, while this one's size "
+            "is known: last bits may differ from those of the plain model. They are equal if checkmate_tf.compile is "
+            "given no batch size, and fit gets batches of one size",
+            self.model.name,
+        )
 
     def opened(self, given: Any) -> Any:
         """The specs that plans are made for, of the specs of a batch: the batch dimension is open.
@@ -293,7 +278,7 @@ class Plans:
 
     def _forget_plans(self) -> None:
         """Drop all plans: what the model reads from Python may be another now."""
-        self.key, self.compiled_at, self.traced, self.varied = None, len(self.earlier), {}, set()
+        self.key, self.compiled_at, self.traced = None, len(self.earlier), {}
         self.aside = Aside(self.model)
         if self.plans:
             self.plans, self.batches, self.built_for = {}, {}, {}

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..fit.pipeline import step_graph
 from ..keras.batches.spec import data_spec
 from ..keras.built.building import build_training
+from ..keras.frameworks import bytes_of_variables
 from ..schedule import keep_all
 
 __all__ = ["NETWORKS", "Network", "application", "lstm", "sized", "small", "transformer", "unet"]
@@ -133,8 +134,5 @@ def sized(network: Network, model: keras.Model, memory_bytes: int) -> Network:
     spec, _ = data_spec(model, None, None, replace(network, batch_size=_TRACED).data(1))
     build_training(model, spec, model.train_step)
     peak = keep_all(step_graph(model.train_step, spec, _TRACED, "flops", model.name)).peak_bytes
-    fixed = sum(
-        v.value.dtype.size * v.value.shape.num_elements() for v in [*model.variables, *model.optimizer.variables]
-    )
-    samples = int(memory_bytes / (peak - fixed) * _TRACED)
+    samples = int(memory_bytes / (peak - bytes_of_variables(model)) * _TRACED)
     return replace(network, batch_size=max(1, samples if samples < 16 else samples // 8 * 8))

@@ -65,9 +65,9 @@ def every_variable(model: Any) -> list[Any]:
 
 def variable_bytes(model: Any) -> int:
     """Bytes of all of them."""
-    import tensorflow as tf
+    from ..keras.frameworks import bytes_of
 
-    return sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in every_variable(model))
+    return bytes_of(every_variable(model))
 
 
 def reset(model: Any, values: list[Any]) -> None:

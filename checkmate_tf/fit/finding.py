@@ -146,7 +146,7 @@ class Finder:
             return self._found(memory, known, strict)
         least = self._least()
         taken = least.placed.taken_bytes
-        if proven:
+        if proven:  # what is not proven is measured, in strict order
             reason = str(infeasible(self.graph, budget, self._schedule(least).peak_bytes, order=order))
             least, taken = self._least_in_any_order(memory, least)
         else:

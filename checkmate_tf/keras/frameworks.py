@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,6 +20,7 @@ from ..trace.rewrites.sums import grappler_sorts
 
 __all__ = [
     "as_called",
+    "bytes_of",
     "bytes_of_variables",
     "compiled_with",
     "framework_of",
@@ -151,8 +152,12 @@ def bytes_of_variables(model: Any) -> int:
     """Bytes of the variables of a model and of the optimizer that it was compiled with, as far as they are made."""
     optimizer = getattr(model, "optimizer", None)
     slots = getattr(optimizer, "variables", ())
-    found = [*(model.variables if model.built else ()), *(slots() if callable(slots) else slots)]
-    shapes = {id(v): (tf.TensorShape(v.shape), tf.as_dtype(v.dtype)) for v in found}
+    return bytes_of([*(model.variables if model.built else ()), *(slots() if callable(slots) else slots)])
+
+
+def bytes_of(variables: Iterable[Any]) -> int:
+    """Bytes of variables, of Keras or TensorFlow, each counted once."""
+    shapes = {id(v): (tf.TensorShape(v.shape), tf.as_dtype(v.dtype)) for v in variables}
     return sum((shape.num_elements() or 0) * dtype.size for shape, dtype in shapes.values())
 
 

@@ -252,7 +252,7 @@ class Plans:
 
     def _budget_for(self, spec: Any) -> Budget:
         """The budget of a plan. A share is one of the first plan's plain peak since the model was compiled."""
-        opened = not self.options.same_size  # then the plain step takes more than one of a known size
+        opened = not self.options.same_size  # then the plain step does not take what one of a known size does
         earlier = self.earlier[self.compiled_at :]
         same = [known for known in earlier if known.report.batch_size == self.batch_size]
         alike = [known for known in same if not (known.same_size and opened)]

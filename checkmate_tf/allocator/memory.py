@@ -47,6 +47,8 @@ class Placed:
         How much later steps may take beyond `peak_bytes`, if there are several and they differ; see `expected_most`.
     limit_bytes : int
         Of the allocator.
+    held_up_bytes : int
+        How much more than `peak_bytes` steps out of order may take while other processes hold up their threads.
     """
 
     peak_bytes: int
@@ -54,6 +56,7 @@ class Placed:
     out_of_memory: bool
     apart_bytes: int = 0
     limit_bytes: int = 0
+    held_up_bytes: int = 0
 
     @property
     def taken_bytes(self) -> int:
@@ -66,6 +69,11 @@ class Placed:
     def sure_bytes(self) -> int:
         """What no step is expected to exceed, counted as for steps that are measured."""
         return self.peak_bytes + self.apart_bytes
+
+    @property
+    def most_bytes(self) -> int:
+        """The same beside other processes, which take cores from it."""
+        return max(self.sure_bytes, self.peak_bytes + self.held_up_bytes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +137,7 @@ class Memory:
         threads : int
             How many operations may run at once.
         samples : int
-            How many steps.
+            How many steps; and as many more whose threads are held up, for `Placed.held_up_bytes`.
         seed : int
             Equal ones give equal results.
 
@@ -145,13 +153,15 @@ class Memory:
             waits = np.insert(np.asarray(waits, np.int64) + 1, 0, 0)
             seconds = np.append(seconds, np.zeros(len(self.kernels.operations) - 1 - len(seconds)))
         found: list[Placed] = []
-        for turn, own in enumerate(np.random.SeedSequence(seed).generate_state(samples)):
-            moments = interleaving(self.kernels, runs, waits, seconds, threads=threads, seed=int(own))
+        for turn, own in enumerate(np.random.SeedSequence(seed).generate_state(2 * samples)):
+            held_up = turn >= samples
+            moments = interleaving(self.kernels, runs, waits, seconds, threads=threads, seed=int(own), held_up=held_up)
             ways = self._ways(*allocated(self.kernels, runs, moments)[:2])
             found.append(self._placed(*ways[turn % len(ways)]))
-        placed = _most_of(found, self.allocator.limit_bytes)
-        sure = expected_most([one.peak_bytes for one in found], self._orders)
-        return replace(placed, apart_bytes=sure - placed.peak_bytes)
+        placed = _most_of(found[:samples], self.allocator.limit_bytes)
+        sure = expected_most([one.peak_bytes for one in found[:samples]], self._orders)
+        more = max(one.peak_bytes for one in found) - placed.peak_bytes
+        return replace(placed, apart_bytes=sure - placed.peak_bytes, held_up_bytes=more)
 
     def whole(self, sequence: Sequence[int] | Integers) -> Integers:
         """A sequence of nodes with the one that comes before it."""

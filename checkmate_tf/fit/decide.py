@@ -11,9 +11,9 @@ and costs parallelism, more in some networks than in others.
 1. Where the allocator has a model, a target is what it will take. It is asked for both orders, and the schedule that
    is expected to cost less is measured. Mostly that is all. Steps out of order need more memory, and so cost more
    recomputation; where they may differ much, they have to save more. Once they exceed the budget, only strict order is
-   tried, unless it turns out to be slow. If the model is found to be wrong, the rest goes on without it. If steps are
-   short, the clock decides: threads gain more by running small operations side by side than costs tell. So after a plan
-   in strict order one out of order is measured.
+   tried, unless it turns out to be slow. If the model is found to be wrong in strict order, the rest goes on without
+   it. If steps are short, the clock decides: threads gain more by running small operations side by side than costs
+   tell. So after a plan in strict order one out of order is measured.
 2. Else a target is the bytes of a schedule. The first schedule that is unsteady is measured in strict order, too. So is
    the first one that is over the budget while none that fits costs as little.
 3. Where no schedule fits the first target, it is raised, but not above the budget.

@@ -160,7 +160,7 @@ class Finder:
             return least, taken
         plain = self._add(memory, keep_all(self.graph))
         loosely = self._loosely(memory, plain)
-        return (least, taken) if loosely.sure_bytes >= taken or loosely.out_of_memory else (plain, loosely.sure_bytes)
+        return (least, taken) if loosely.most_bytes >= taken or loosely.out_of_memory else (plain, loosely.most_bytes)
 
     def _solve_least(self, memory: Memory, possible: int) -> None:
         """Look for the least that does, where nothing fits the budget: that is what its refusal names."""
@@ -409,8 +409,9 @@ class Finder:
         return sorted(fitting, key=lambda k: (k.cost, k.placed.peak_bytes))
 
     def _fits_loosely(self, memory: Memory, known: _Known, target: int) -> bool:
+        """Within the target; and within the budget where other processes hold up its threads."""
         placed = self._loosely(memory, known)
-        return placed.sure_bytes <= target and not placed.out_of_memory
+        return placed.sure_bytes <= target and placed.most_bytes <= self.job.budget_bytes and not placed.out_of_memory
 
     def _loosely(self, memory: Memory, known: _Known) -> Placed:
         key = known.sequence.tobytes()

@@ -25,6 +25,7 @@ from ..schedule import Schedule, keep_all, schedule_from_dict
 from ..trace.kernels import kernels_of
 from ..trace.program import Program
 from ..units import Budget, format_bytes
+from .finding import bare
 from .job import Job, Ledger, Subject
 from .options import PlanOptions
 from .planned import Known, PlannedStep, expected_peak_bytes, first_report, report_again, same_graph
@@ -140,8 +141,10 @@ def plan_again(
     ledger = Ledger(dict(report.seconds))
     come = device.foreign_bytes(planned.program.variable_bytes)
     resident = max(0, come - report.foreign_bytes)  # part of every measurement from now on
-    unknown = peak_bytes - batch_bytes - (report.sure_bytes or report.predicted_peak_bytes) - resident
-    reserved = 0 if placed else max(0, unknown)
+    foreseen = batch_bytes + (report.sure_bytes or report.predicted_peak_bytes) + resident
+    if not expected and distribution is None:  # values may lie in other chunks than when it was measured
+        foreseen = max(foreseen, placed_bytes(planned, options) or 0)
+    reserved = 0 if placed else max(0, peak_bytes - foreseen)
     if reserved >= report.budget_bytes:
         raise InfeasibleBudgetError(
             f"what else is on the device takes {format_bytes(reserved)}, and the budget is "
@@ -151,38 +154,56 @@ def plan_again(
             proven=False,
         )
     job = Job(planned.subject, report.budget_bytes - reserved, device, options, _places(distribution))
-    if distribution is None:
-        if batch_bytes:
-            _keep_reserves(job)
-        job = with_memory(job)
+    if batch_bytes and distribution is None:
+        _keep_reserves(job)
     target = planned.schedule.peak_bytes - (peak_bytes - int(POLICY.sure * report.budget_bytes))
     in_order = expected and not report.strict  # steps out of order took no more than expected so far
-    strict = True in job.limits.orders and not in_order
-    strict_cost = report.strict_cost
-    if job.limits.modelled:  # what came lies in the memory that the model sees, or is reserved
-        target = job.limits.goal_bytes
-
-    def fitted_again(job: Job) -> Candidate:
-        job = with_time(job, ledger)
+    least: InfeasibleBudgetError | None = None
+    for one in _jobs_again(job, planned, distribution, by_order=not (expected or report.strict)):
         try:
-            return fit(job, ledger, target, strict, strict_cost)
-        except NotMeasurable as error:
-            return fit(_unmeasured(job, error), ledger, target, strict, strict_cost)
+            found = _fitted_again(one, ledger, target, not in_order, report.strict_cost)
+        except InfeasibleBudgetError as error:
+            least = bare(error)
+            continue
+        again = report_again(report, one, ledger, found, peak_bytes, expected)
+        log.info("%s", again)
+        _warn_of_draws(planned.program)
+        return replace(
+            planned, subject=one.subject, schedule=found.schedule, order=found.order, report=again,
+            without=planned.without if one.subject is planned.subject else None, given=options.given,
+        )  # fmt: skip
+    assert least is not None
+    raise bare(least)  # one that this frame does not hold
 
+
+def _jobs_again(job: Job, planned: PlannedStep, distribution: Distribution | None, by_order: bool) -> Iterator[Job]:
+    """What to plan again: the same step in what is left of the budget, or else without codes, or as it was traced.
+
+    Parameters
+    ----------
+    by_order : bool
+        What was not foreseen may come of the order of steps alone. In strict order it does not come again, so where
+        nothing fits beside it, a plan in strict order has the whole budget, if the allocator's model tells what it
+        takes.
+    """
+    subjects = [subject for subject in (planned.subject, planned.without) if subject is not None]
+    whole = planned.report.budget_bytes
+    for budget_bytes in dict.fromkeys((job.budget_bytes, whole if by_order else job.budget_bytes)):
+        for subject in subjects:
+            one = replace(job, subject=subject, budget_bytes=budget_bytes)
+            one = one if distribution is not None else with_memory(one)
+            if budget_bytes == job.budget_bytes or one.limits.modelled:
+                yield one
+
+
+def _fitted_again(job: Job, ledger: Ledger, target: int, strict: bool, strict_cost: float | None) -> Candidate:
+    """The plan. Where the allocator has a model, what came lies in the memory that it sees, or is reserved."""
+    goal, strict = job.limits.goal_bytes if job.limits.modelled else target, strict and True in job.limits.orders
+    job = with_time(job, ledger)
     try:
-        found = fitted_again(job)
-    except InfeasibleBudgetError:
-        if planned.without is None:
-            raise
-        job = replace(job, subject=planned.without, options=options)
-        if distribution is None:
-            job = with_memory(job)
-        found = fitted_again(job)
-        planned = replace(planned, subject=planned.without, without=None)
-    again = report_again(report, job, ledger, found, peak_bytes, expected)
-    log.info("%s", again)
-    _warn_of_draws(planned.program)
-    return replace(planned, schedule=found.schedule, order=found.order, report=again, given=options.given)
+        return fit(job, ledger, goal, strict, strict_cost)
+    except NotMeasurable as error:
+        return fit(_unmeasured(job, error), ledger, goal, strict, strict_cost)
 
 
 def placed_bytes(planned: PlannedStep, options: PlanOptions) -> int | None:

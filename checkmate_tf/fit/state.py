@@ -1,7 +1,8 @@
 """What is known while a plan is fitted to a device, what came of each action, and what a schedule costs by that.
 
 Each measurement corrects the target of its order: down when the peak is over the budget, up when much of the budget is
-left. A measurement that shows the allocator's model to be wrong ends its use. `decide` chooses the next action.
+left. A measurement that shows the allocator's model to be wrong ends its use. Steps out of order that take more do not
+show that: they are hard to foresee, and strict order is tried instead. `decide` chooses the next action.
 
 No TensorFlow and no solver: a schedule is known here by its cost, its peak and its sequence.
 """
@@ -194,7 +195,8 @@ class State:
     again : Measure or None
         A measurement out of order that is to be repeated in strict order.
     modelled : bool
-        Whether targets are what the allocator's model says. It ends when a measurement shows that the model is wrong.
+        Whether targets are what the allocator's model says. It ends when a measurement shows that the model is wrong;
+        not by steps out of order that take more, where there is strict order instead.
     tried : frozenset of (sequence, strict)
     outcomes : mapping of Solve to Found or InfeasibleBudgetError
         What came of each target.
@@ -279,7 +281,12 @@ class State:
             state = replace(state, best=Candidate(schedule, action.order, peak, placed=action.found.placed))
         elif state.best is not None:
             state = replace(state, vain=state.vain + 1)
-        if self.modelled and policy.wrong_model(action.found.predicted_bytes, peak.bytes, strict):
+        hard_to_foresee = not strict and not fits and True in limits.orders
+        if (
+            self.modelled
+            and not hard_to_foresee
+            and policy.wrong_model(action.found.predicted_bytes, peak.bytes, strict)
+        ):
             limits = replace(limits, modelled=False)  # what it allows without a model
             state = replace(state, limits=limits, modelled=False)
             targets = {strict: 0}
@@ -296,7 +303,7 @@ class State:
             most = limits.most_bytes if fits and not limits.near_limit else limits.goal_bytes
             expected = action.found.sure_bytes if state.modelled else schedule.peak_bytes
             targets[strict] = most - (peak.sure_bytes - expected)
-            if state.modelled and not fits and not strict and True in targets:  # it is hard to foresee what they take
+            if state.modelled and hard_to_foresee and True in targets:
                 state = replace(state, left=targets.pop(strict))
         slow = (state.strict_cost or 1.0) > 1 + policy.worth_placed
         if state.modelled and fits and strict and slow and state.left is not None:

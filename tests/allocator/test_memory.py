@@ -131,6 +131,16 @@ def test_what_samples_differ_by_is_part_of_what_none_is_expected_to_exceed():
     assert loose.sure_bytes == loose.peak_bytes + loose.apart_bytes
 
 
+def test_what_steps_take_whose_threads_are_held_up_is_part_of_the_most():
+    """Node 0 makes 300 kB for node 1, and node 3 for node 4, long after that: but node 1 may be held up until then."""
+    reads, read = [0, 0, 1, 1, 2, 3, 5], [0, 2, 3, 1, 4]
+    drawn = kernels(range(7), range(7), reads, read, [300_000, 10, 10, 300_000, 10, 10])
+    memory, seconds = Memory(ALLOCATOR, BEFORE, drawn), [0.01, 1.0, 20.0, 0.01, 1.0, 300.0]
+    placed = memory.placed_loose(range(6), [0] * 6, seconds)
+    assert placed.sure_bytes < placed.peak_bytes + 290_000 <= placed.most_bytes
+    assert placed.most_bytes == placed.peak_bytes + placed.held_up_bytes
+
+
 def test_any_sample_out_of_memory_counts():
     two = without_reads(chain([2**19, 2**19], after=[2**20, 2**20]))
     tight = replace(ALLOCATOR, limit_bytes=2**21, growth=False)

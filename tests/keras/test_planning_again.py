@@ -18,6 +18,7 @@ from checkmate_tf.device.measure import Device, find_device
 from checkmate_tf.emit.ordering import Strict
 from checkmate_tf.errors import InfeasibleBudgetError
 from checkmate_tf.fit import finding, run
+from checkmate_tf.keras.training.controller import controller_of
 from checkmate_tf.plan import evaluate
 
 pytestmark = [
@@ -134,6 +135,34 @@ def test_after_a_peak_over_the_budget_the_order_is_strict(monkeypatch, no_grappl
     anew = model.checkmate.attempts[len(first.attempts) :]
     assert not any(a.strict for a in first.attempts)
     assert anew and all(a.strict for a in anew)
+
+
+@pytest.mark.long(only=("in strict order", "lies elsewhere"))
+@pytest.mark.parametrize(
+    ("strict", "placed", "again"),
+    [(False, 0, True), (True, 0, False), (True, 1, True)],
+    ids=["out of order", "in strict order", "lies elsewhere"],
+)
+def test_what_steps_took_by_their_order_or_place_needs_no_room_beside_them(
+    monkeypatch, no_grappler, strict, placed, again
+):
+    """Nothing fits beside it: but where steps may have taken it by themselves, another plan fits the budget."""
+    model = make(DENSE)
+    budget = find_device().current_bytes() + 1_200_000
+    first = compile_quickly(model, DENSE, verify=True, budget=budget, time_limit=2).checkmate
+    controller = controller_of(model)
+    planned = controller.plans[controller.key]
+    controller.plans[controller.key] = replace(planned, report=replace(first, strict=strict))
+    over = first.sure_bytes + budget - find_device().current_bytes()
+    crowd(monkeypatch, [over])
+    if strict:
+        monkeypatch.setattr("checkmate_tf.fit.pipeline.placed_bytes", lambda *_: placed * over)
+    train(model, DENSE)
+    report = model.checkmate
+    assert report.exceeded_bytes == (over,) * again and report.replanned == again
+    if again:
+        assert report.strict and report.attempts[-1].strict and report.placed_peak_bytes
+        assert report.budget_bytes == first.budget_bytes >= report.sure_bytes
 
 
 @pytest.mark.long

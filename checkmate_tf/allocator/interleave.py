@@ -103,10 +103,10 @@ def interleaving(
     rng = np.random.default_rng(seed)
     count = len(runs.operation)
     work = _seconds_each(kernels, seconds)[runs.operation] * rng.lognormal(0.0, _JITTER, count)
-    late, late_seconds = (
-        (_HELD_UP / count, _HELD_UP_SHARE * work.sum()) if held_up and count else (_LATE, _LATE_SECONDS)
-    )
-    pause = np.where(rng.random(count) < late, rng.exponential(late_seconds, count), 0.0)
+    often, seconds_late = _LATE, _LATE_SECONDS
+    if held_up:
+        often, seconds_late = _HELD_UP / max(1, count), _HELD_UP_SHARE * float(work.sum())
+    pause = np.where(rng.random(count) < often, rng.exponential(seconds_late, count), 0.0)
     rank = rng.permutation(count)
     moments: Integers = simulated(runs, waits, work, pause, rank, threads)
     return moments

@@ -90,12 +90,15 @@ class Memory:
     first : int, optional
         A node that comes before all of a sequence: the batch that is made for the step, and freed in it. A pipeline
         makes its tensors side by side, in any order: what a step takes is the most for forward and backward.
+    threads : int
+        How many operations may run at once.
     """
 
     allocator: Bfc
     state: State
     kernels: Kernels
     first: int | None = None
+    threads: int = 2
 
     def placed(self, sequence: Sequence[int] | Integers) -> Placed:
         """What a step takes whose nodes are computed in a given order, one after the other.
@@ -113,7 +116,7 @@ class Memory:
         waits: Sequence[int] | Integers,
         seconds: Sequence[float] | NDArray[np.float64],
         *,
-        threads: int = 2,
+        threads: int | None = None,
         samples: int = 16,
         seed: int = 0,
     ) -> Placed:
@@ -134,10 +137,11 @@ class Memory:
             For each computation, how many of the first must have finished before it starts.
         seconds : (n,) float
             What each node takes.
-        threads : int
-            How many operations may run at once.
+        threads : int, optional
+            Others than the memory's.
         samples : int
-            How many steps; and as many more whose threads are held up, for `Placed.held_up_bytes`.
+            How many steps. For `Placed.held_up_bytes`, as many more whose threads are held up, and as many with another
+            thread: there operations meet that seldom do. (Two that read one value: neither takes over its memory.)
         seed : int
             Equal ones give equal results.
 
@@ -153,11 +157,14 @@ class Memory:
             waits = np.insert(np.asarray(waits, np.int64) + 1, 0, 0)
             seconds = np.append(seconds, np.zeros(len(self.kernels.operations) - 1 - len(seconds)))
         found: list[Placed] = []
-        for turn, own in enumerate(np.random.SeedSequence(seed).generate_state(2 * samples)):
-            held_up = turn >= samples
-            moments = interleaving(self.kernels, runs, waits, seconds, threads=threads, seed=int(own), held_up=held_up)
+        threads = self.threads if threads is None else threads
+        kinds = [(threads, False)] * samples + [(threads, True), (threads + 1, False)] * samples
+        seeds = np.random.SeedSequence(seed).generate_state(len(kinds))
+        for turn, ((many, held_up), own) in enumerate(zip(kinds, seeds, strict=True)):
+            moments = interleaving(self.kernels, runs, waits, seconds, threads=many, seed=int(own), held_up=held_up)
             ways = self._ways(*allocated(self.kernels, runs, moments)[:2])
-            found.append(self._placed(*ways[turn % len(ways)]))
+            way = turn if turn < samples else turn // 2  # of both kinds that follow, too
+            found.append(self._placed(*ways[way % len(ways)]))
         placed = _most_of(found[:samples], self.allocator.limit_bytes)
         sure = expected_most([one.peak_bytes for one in found[:samples]], self._orders)
         more = max(one.peak_bytes for one in found) - placed.peak_bytes

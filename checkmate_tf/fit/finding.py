@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..allocator.memory import Memory, Placed
-from ..emit.ordering import needed_waits
+from ..emit.ordering import Order, Strict, needed_waits
 from ..errors import InfeasibleBudgetError
 from ..graph import Graph
 from ..plan import plan_from_sequence
@@ -39,7 +39,7 @@ from .policy import POLICY
 from .solving import SEARCHED, least_schedule, solve_least, solve_once
 from .state import Found, Outcome
 
-__all__ = ["Finder", "bare"]
+__all__ = ["Finder", "bare", "placed_as"]
 
 _SHARES = np.linspace(0.86, 1.07, 43)  # of a schedule's bytes, that its variants have to fit
 _WORK = 25_000  # nodes times budgets: larger graphs are varied for fewer budgets
@@ -75,9 +75,7 @@ class Finder:
         self.graph: Graph = job.subject.graph
         program = job.subject.program
         self.assigned = {} if program is None else assigned_later(program)
-        copied = self.graph.host is not None  # what is read then may have come back from the host
-        stays = copied or job.options.jit_compile  # XLA has an order of its own
-        self.ungated = np.zeros(len(self.graph), bool) if program is None or stays else ungated(program)
+        self.ungated = _ungated(job)
         self.known: dict[bytes, _Known] = {}
         self.loose: dict[bytes, Placed] = {}
         self.solved: dict[int, Schedule | InfeasibleBudgetError] = {}
@@ -417,11 +415,8 @@ class Finder:
         key = known.sequence.tobytes()
         if key not in self.loose:
             with self.ledger.timed("solve"):
-                plan = plan_from_sequence(self.graph, known.sequence.tolist())
                 order = self.job.limits.order(self._schedule(known).peak_bytes, strict=False)
-                waits = np.where(self.ungated[known.sequence], 0, needed_waits(self.graph, plan, order))
-                seconds = self.graph.costs / max(self.graph.base_cost, 1e-12)  # of a step that takes one
-                self.loose[key] = memory.placed_loose(known.sequence, waits, seconds)
+                self.loose[key] = _placed_as(memory, self.graph, self.ungated, known.sequence, order)
         return self.loose[key]
 
     def _found(self, memory: Memory, known: _Known, strict: bool) -> Found:
@@ -462,6 +457,31 @@ class Finder:
             return options
         used, limit = self.ledger.solving_seconds, options.time_limit
         return replace(options, time_limit=used + POLICY.solve_share * max(0.0, limit - used))
+
+
+def placed_as(job: Job, schedule: Schedule, order: Order) -> Placed | None:
+    """What steps of a plan take in its order, in the job's memory; None if that is not known."""
+    if job.memory is None:
+        return None
+    return _placed_as(job.memory, job.subject.graph, _ungated(job), schedule.sequence, order)
+
+
+def _ungated(job: Job) -> NDArray[np.bool_]:
+    """(n,) which nodes run as soon as what they read is there."""
+    graph, program = job.subject.graph, job.subject.program
+    copied = graph.host is not None  # what is read then may have come back from the host
+    stays = copied or job.options.jit_compile  # XLA has an order of its own
+    return np.zeros(len(graph), bool) if program is None or stays else ungated(program)
+
+
+def _placed_as(
+    memory: Memory, graph: Graph, free: NDArray[np.bool_], sequence: NDArray[np.int64], order: Order
+) -> Placed:
+    if isinstance(order, Strict):
+        return memory.placed(sequence)
+    waits = np.where(free[sequence], 0, needed_waits(graph, plan_from_sequence(graph, sequence.tolist()), order))
+    seconds = graph.costs / max(graph.base_cost, 1e-12)  # of a step that takes one
+    return memory.placed_loose(sequence, waits, seconds)
 
 
 def bare(error: InfeasibleBudgetError) -> InfeasibleBudgetError:

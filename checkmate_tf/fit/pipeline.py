@@ -25,7 +25,7 @@ from ..schedule import Schedule, keep_all, schedule_from_dict
 from ..trace.kernels import kernels_of
 from ..trace.program import Program
 from ..units import Budget, format_bytes
-from .finding import bare
+from .finding import bare, placed_as
 from .job import Job, Ledger, Subject
 from .options import PlanOptions
 from .planned import Known, PlannedStep, expected_peak_bytes, first_report, report_again, same_graph
@@ -207,9 +207,11 @@ def _fitted_again(job: Job, ledger: Ledger, target: int, strict: bool, strict_co
 
 
 def placed_bytes(planned: PlannedStep, options: PlanOptions) -> int | None:
-    """What steps of a plan take beside what lies on the device now, as its allocator is modelled.
+    """What no step of a plan is expected to exceed beside what lies on the device now, as its allocator is modelled.
 
-    None if it has no model, or the plan is out of order: such steps differ by more than where a batch lies.
+    That is what was expected when it was measured, and by how much the model now says more than it said then. Or it is
+    what the model says of steps whose threads are held up, if that is over the budget. None if the allocator has no
+    model, or the plan was found without it.
 
     Parameters
     ----------
@@ -217,10 +219,18 @@ def placed_bytes(planned: PlannedStep, options: PlanOptions) -> int | None:
     options : PlanOptions
         As they are by now: batches may be given in another way than when the plan was made.
     """
-    if not planned.report.strict:
+    report = planned.report
+    whose = (report.strict, report.measured_peak_bytes)
+    then = next((a.placed_bytes for a in reversed(report.attempts) if (a.strict, a.measured_bytes) == whose), None)
+    if then is None or report.sure_bytes is None:
         return None
-    job = with_memory(Job(planned.subject, planned.report.budget_bytes, _device(None), options))
-    return None if job.memory is None else job.memory.placed(planned.schedule.sequence).taken_bytes
+    job = with_memory(Job(planned.subject, report.budget_bytes, _device(None), options))
+    placed = placed_as(job, planned.schedule, planned.order)
+    if placed is None:
+        return None
+    expected = report.sure_bytes + placed.taken_bytes - then
+    over = not report.strict and placed.most_bytes > report.budget_bytes
+    return max(expected, placed.most_bytes) if over else expected
 
 
 def step_graph(

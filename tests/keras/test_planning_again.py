@@ -207,6 +207,24 @@ def test_room_is_made_for_data_before_training(monkeypatch, no_grappler, share):
     assert model.checkmate.predicted_peak_bytes < first.predicted_peak_bytes
 
 
+def test_data_that_fits_by_its_bytes_is_planned_for_where_it_lies_in_the_way(monkeypatch):
+    """As the allocator's model says of what lies on the device by then."""
+    model, first = _crowded_after_planning(monkeypatch, 0.95, 0.97)
+    expected = int(1.01 * first.budget_bytes)
+    monkeypatch.setattr("checkmate_tf.keras.training.controller.placed_bytes", lambda *_: expected)
+    options = []
+
+    def again(planned, *given):
+        options.append(given)
+        return replace(planned, report=replace(planned.report, expected_bytes=(expected,)))
+
+    monkeypatch.setattr("checkmate_tf.keras.training.controller.plan_again", again)
+    train(model, DENSE)
+    peak, _, _, is_expected, batch_bytes, placed = options[0]
+    assert (peak, is_expected, batch_bytes, placed) == (expected, True, 0, True)
+    assert model.checkmate.expected_bytes == (expected,)
+
+
 @pytest.mark.long
 def test_data_that_fits_is_not_planned_for(monkeypatch):
     model, first = _crowded_after_planning(monkeypatch, 0.95, 0.985)

@@ -287,6 +287,8 @@ class Controller(Plans):
     def make_room(self, batches: int = 0) -> None:
         """Plan again before training, if what has come to the device since (the data of `fit`) will fill the budget.
 
+        It does so by its bytes, or by where it lies: values may find other chunks than when the plan was measured.
+
         Parameters
         ----------
         batches : int
@@ -308,14 +310,17 @@ class Controller(Plans):
         if report.replanned >= POLICY.plans_again:  # no reason to refuse what may train as it did
             return
         more = batches * report.input_bytes
+        if report.measured_peak_bytes is None:
+            return
         peak = expected_peak_bytes(planned, device) + more
-        if report.measured_peak_bytes is None or not POLICY.full * report.budget_bytes < peak < (
-            self.unfit or peak + 1
-        ):
+        beside = None if more or self.distribution is not None else placed_bytes(planned, self.options)
+        placed = beside is not None and beside > peak
+        peak = max(peak, beside or 0)
+        if not POLICY.full * report.budget_bytes < peak < (self.unfit or peak + 1):
             return
         log.info("%s: %s are expected while training", self.model.name, format_bytes(peak))
         try:
-            self._plan_again(key, peak, expected=True, batch_bytes=more)
+            self._plan_again(key, peak, expected=True, batch_bytes=more, placed=placed)
         except InfeasibleBudgetError as error:
             if peak > report.budget_bytes and POLICY.beyond_limit(peak, device.limit_bytes, device.is_cpu):
                 raise InfeasibleBudgetError(

@@ -64,7 +64,8 @@ def parse_budget(value: object) -> Budget:
     ----------
     value : int, float, str or Budget
         An int, or a float above 1, is bytes. A float in (0, 1] is a fraction of the peak without rematerialization. A
-        string is a number with a unit (decimal `kB MB GB TB`, binary `KiB MiB GiB TiB`), a percentage, or `"auto"`.
+        string is a number with a unit (decimal `kB MB GB TB`, binary `KiB MiB GiB TiB`), a percentage, or `"auto"`. A
+        comma stands before three digits: `"1,500 MB"`.
 
     Raises
     ------
@@ -83,7 +84,8 @@ def parse_budget(value: object) -> Budget:
     if isinstance(value, str):
         if len(value) > MOST_TEXT:
             raise BudgetError(f"budget {value[:20]!r}... has {len(value):,} characters; {_HELP}")
-        text = value.strip().lower().replace("_", "").replace(",", "")
+        text = value.strip().lower().replace("_", "")
+        text = re.sub(r"^[1-9][0-9]{0,2}(,[0-9]{3})+(?![0-9])", lambda whole: whole[0].replace(",", ""), text)
         if text == "auto":
             return Budget(auto=True)
         match = re.fullmatch(r"([0-9]*\.?[0-9]+(?:e[+]?[0-9]+)?)\s*([a-z]*|%)", text)
@@ -94,6 +96,8 @@ def parse_budget(value: object) -> Budget:
             if match[2] == "" and "." in match[1] and 0 < given <= 1:
                 return _fraction(given, value)
             return _sized(given * _UNITS[match[2]], value)
+        if "," in text:
+            raise BudgetError(f"budget {value!r} cannot be read: write 1.5GB for one and a half; {_HELP}")
     raise BudgetError(f"budget {value!r} cannot be read; {_HELP}")
 
 

@@ -123,6 +123,8 @@ class FitPolicy:
     full : float
         Of the budget: where data, or what else came since, is expected to fill more, a plan with room for it is made
         before training.
+    moved : float
+        Of the budget: where what is not the model's has become more or less by that, values may find other chunks.
     plans_again : int
         Most plans that are made anew for data, or after peaks over the budget while training.
     """
@@ -171,6 +173,7 @@ class FitPolicy:
     learn_share: float = 0.1
     learn_tries: int = 3
     full: float = 0.99
+    moved: float = 0.005
     plans_again: int = 3
 
     def beyond_limit(self, peak_bytes: int, limit_bytes: int, on_cpu: bool) -> bool:

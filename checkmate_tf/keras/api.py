@@ -140,6 +140,7 @@ def compile(  # noqa: A001 - the name that the package offers
     """
     options, progress = options_of(budget, planning)
     at_first_batch = batch_size is None and input_spec is None and data is None
+    _check_built(model, built=False)
     distribution = distribution_of(model)
     later = "; or leave batch_size=, input_spec= and data= out, to plan at the first batch"
     _check_model(model, built=not at_first_batch, otherwise="" if distribution else later)

@@ -153,6 +153,12 @@ def test_what_can_be_checked_without_data_is_refused_at_once(tmp_path):
         checkmate_tf.compile(keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]), "1GB")
 
 
+@pytest.mark.parametrize("other", [keras.Model, keras.layers.Dense(4), "model.keras"])
+def test_what_is_no_model_is_refused_at_once(other):
+    with pytest.raises(ModelError, match="a Keras 3 model is needed"):
+        checkmate_tf.compile(other, "50%")
+
+
 def _fails(model, error, fit=FITS["arrays"]):
     """`fit` raises, and the model trains plainly from then on."""
     plain, attributes = make(DENSE), set(vars(model)) - {"checkmate", "train_step", "make_train_function"}

@@ -23,6 +23,8 @@ from checkmate_tf.units import Budget, format_bytes, is_real, is_whole, parse_bu
         ("3kB", 3000),
         ("1_000", 1000),
         ("1,000 B", 1000),
+        ("1,500.5 MB", 1_500_500_000),
+        ("12,345,678", 12_345_678),
         ("2e9", 2_000_000_000),
         (".5GB", 500_000_000),
         ("1", 1),
@@ -47,7 +49,7 @@ def test_auto_and_budgets_pass():
 @pytest.mark.parametrize(
     "bad",
     [None, True, "", "a lot", "-5GB", "5 parsecs", "GB", 0, -3, 0.0, -0.5, float("nan"), float("inf"), "0%", "150%",
-     "0GB", [1], "1e400"],
+     "0GB", [1], "1e400", "1,5GB", "0,500GB", "1,50,000", "1,5000", "1234,567", "1,000,00", ",500"],
 )  # fmt: skip
 def test_bad_input_says_what_to_give(bad):
     with pytest.raises(BudgetError, match="give bytes"):

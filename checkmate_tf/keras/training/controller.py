@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,10 +14,11 @@ import keras
 import tensorflow as tf
 
 from ...device.distribution import Distribution
+from ...device.measure import Device
 from ...errors import CheckmateError, InfeasibleBudgetError, ModelError
 from ...fit.options import Given, PlanOptions
 from ...fit.pipeline import placed_bytes, plan_again
-from ...fit.planned import expected_peak_bytes
+from ...fit.planned import PlannedStep, expected_peak_bytes
 from ...fit.policy import POLICY
 from ...report import Report
 from ...units import format_bytes
@@ -77,6 +79,7 @@ class Controller(Plans):
         self.feed: Feed = Feed(None if before is None else before.feed)
         self.told_between = False  # the log says once that what runs between steps takes more than the budget
         self.unfit = 0  # least peak, bytes, for which no plan could be made
+        self.looked_at = -math.inf  # bytes on the device, not the model's, when the plan was last placed beside them
         self.attached = False
         self.before: dict[str, Any] = {}
 
@@ -313,9 +316,8 @@ class Controller(Plans):
         if report.measured_peak_bytes is None:
             return
         peak = expected_peak_bytes(planned, device) + more
-        beside = None if more or self.distribution is not None else placed_bytes(planned, self.options)
-        placed = beside is not None and beside > peak
-        peak = max(peak, beside or 0)
+        beside = 0 if more or self.distribution is not None else self._placed_beside(planned, device)
+        placed, peak = beside > peak, max(peak, beside)
         if not POLICY.full * report.budget_bytes < peak < (self.unfit or peak + 1):
             return
         log.info("%s: %s are expected while training", self.model.name, format_bytes(peak))
@@ -336,6 +338,17 @@ class Controller(Plans):
             self.unfit = peak
             return
         put(self.model, "train_function", None)
+
+    def _placed_beside(self, planned: PlannedStep, device: Device) -> int:
+        """What a plan is expected to take where what has come to the device lies; 0 where nothing has, or none knows.
+
+        `train_on_batch` asks at each step, so it is not looked at again before something else is there.
+        """
+        there, moved = device.foreign_bytes(planned.program.variable_bytes), POLICY.moved * planned.report.budget_bytes
+        if any(abs(there - known) <= moved for known in (planned.report.foreign_bytes, self.looked_at)):
+            return 0
+        self.looked_at = there
+        return placed_bytes(planned, self.options) or 0
 
     def watch(self) -> None:
         """Note the device's peak while training. If it is over the budget, plan again with the difference taken off."""

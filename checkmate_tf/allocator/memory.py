@@ -48,7 +48,8 @@ class Placed:
     limit_bytes : int
         Of the allocator.
     held_up_bytes : int
-        How much more than `peak_bytes` steps out of order may take while other processes hold up their threads.
+        How much more than `peak_bytes` steps out of order may take where operations meet that seldom do: while other
+        processes hold up threads, say.
     """
 
     peak_bytes: int
@@ -72,7 +73,7 @@ class Placed:
 
     @property
     def most_bytes(self) -> int:
-        """The same beside other processes, which take cores from it."""
+        """The same for steps in which operations meet that seldom do."""
         return max(self.sure_bytes, self.peak_bytes + self.held_up_bytes)
 
 
@@ -158,7 +159,7 @@ class Memory:
             seconds = np.append(seconds, np.zeros(len(self.kernels.operations) - 1 - len(seconds)))
         found: list[Placed] = []
         threads = self.threads if threads is None else threads
-        kinds = [(threads, False)] * samples + [(threads, True), (threads + 1, False)] * samples
+        kinds = [(threads, False)] * samples + [(threads, True), (threads + 1, False)] * (samples if threads > 1 else 0)
         seeds = np.random.SeedSequence(seed).generate_state(len(kinds))
         for turn, ((many, held_up), own) in enumerate(zip(kinds, seeds, strict=True)):
             moments = interleaving(self.kernels, runs, waits, seconds, threads=many, seed=int(own), held_up=held_up)
@@ -167,7 +168,7 @@ class Memory:
             found.append(self._placed(*ways[way % len(ways)]))
         placed = _most_of(found[:samples], self.allocator.limit_bytes)
         sure = expected_most([one.peak_bytes for one in found[:samples]], self._orders)
-        more = max(one.peak_bytes for one in found) - placed.peak_bytes
+        more = max([placed.peak_bytes, *(one.taken_bytes for one in found[samples:])]) - placed.peak_bytes
         return replace(placed, apart_bytes=sure - placed.peak_bytes, held_up_bytes=more)
 
     def whole(self, sequence: Sequence[int] | Integers) -> Integers:

@@ -23,6 +23,7 @@ __all__ = ["memory_before"]
 _UNREADABLE = (tf.errors.OpError, BufferError, TypeError, ValueError)  # a map that this TensorFlow has otherwise
 
 _MOST_THREADS = 16  # more find nothing to do in a step, or hardly ever
+_THREADS_OF_OTHERS = 2  # a GPU's kernels come one after the other: threads only launch them
 
 _log = logging.getLogger(__name__)
 
@@ -48,11 +49,11 @@ def memory_before(device: Device, kernels: Kernels, coming: Sequence[int], first
     except (NotRecorded, PlanError, *_UNREADABLE) as error:
         _log.info("the allocator of %s has no model here: %s", device.name, error)
         return None
-    return Memory(allocator, state, kernels, first, _threads())
+    return Memory(allocator, state, kernels, first, _threads() if device.is_cpu else _THREADS_OF_OTHERS)
 
 
 def _threads() -> int:
     """How many operations TensorFlow runs at once."""
     asked = tf.config.threading.get_inter_op_parallelism_threads()
     own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(_MOST_THREADS, max(2, asked or own))
+    return min(_MOST_THREADS, asked or own)

@@ -407,7 +407,7 @@ class Finder:
         return sorted(fitting, key=lambda k: (k.cost, k.placed.peak_bytes))
 
     def _fits_loosely(self, memory: Memory, known: _Known, target: int) -> bool:
-        """Within the target; and within the budget where other processes hold up its threads."""
+        """Within the target; and within the budget where operations meet that seldom do."""
         placed = self._loosely(memory, known)
         return placed.sure_bytes <= target and placed.most_bytes <= self.job.budget_bytes and not placed.out_of_memory
 

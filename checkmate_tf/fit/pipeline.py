@@ -161,7 +161,7 @@ def plan_again(
     least: InfeasibleBudgetError | None = None
     for one in _jobs_again(job, planned, distribution, by_order=not (expected or report.strict)):
         try:
-            found = _fitted_again(one, ledger, target, not in_order, report.strict_cost)
+            found = _fitted_again(one, ledger, None if placed else target, not in_order, report.strict_cost)
         except InfeasibleBudgetError as error:
             least = bare(error)
             continue
@@ -171,8 +171,17 @@ def plan_again(
         return replace(
             planned, subject=one.subject, schedule=found.schedule, order=found.order, report=again,
             without=planned.without if one.subject is planned.subject else None, given=options.given,
+            placed=found.placed,
         )  # fmt: skip
     assert least is not None
+    if least.budget_bytes < report.budget_bytes:
+        least = InfeasibleBudgetError(
+            f"{format_bytes(reserved)} of the budget of {format_bytes(report.budget_bytes)} are left for what was not "
+            f"foreseen, and then {least}",
+            report.budget_bytes,
+            least.minimum_bytes + reserved,
+            least.proven,
+        )
     raise bare(least)  # one that this frame does not hold
 
 
@@ -196,9 +205,13 @@ def _jobs_again(job: Job, planned: PlannedStep, distribution: Distribution | Non
                 yield one
 
 
-def _fitted_again(job: Job, ledger: Ledger, target: int, strict: bool, strict_cost: float | None) -> Candidate:
-    """The plan. Where the allocator has a model, what came lies in the memory that it sees, or is reserved."""
-    goal, strict = job.limits.goal_bytes if job.limits.modelled else target, strict and True in job.limits.orders
+def _fitted_again(job: Job, ledger: Ledger, target: int | None, strict: bool, strict_cost: float | None) -> Candidate:
+    """The plan. Where the allocator has a model, what came lies in the memory that it sees, or is reserved.
+
+    Without a target it is planned as if there had been no other, in both orders.
+    """
+    goal = target if target is None or not job.limits.modelled else job.limits.goal_bytes
+    strict = target is not None and strict and True in job.limits.orders
     job = with_time(job, ledger)
     try:
         return fit(job, ledger, goal, strict, strict_cost)
@@ -220,17 +233,18 @@ def placed_bytes(planned: PlannedStep, options: PlanOptions) -> int | None:
         As they are by now: batches may be given in another way than when the plan was made.
     """
     report = planned.report
-    whose = (report.strict, report.measured_peak_bytes)
-    then = next((a.placed_bytes for a in reversed(report.attempts) if (a.strict, a.measured_bytes) == whose), None)
+    then = report.placed_peak_bytes if planned.placed is None else planned.placed.taken_bytes
+    if planned.placed is None and not report.strict:  # the report has it of strict order
+        return None
     if then is None or report.sure_bytes is None:
         return None
     job = with_memory(Job(planned.subject, report.budget_bytes, _device(None), options))
     placed = placed_as(job, planned.schedule, planned.order)
     if placed is None:
         return None
-    expected = report.sure_bytes + placed.taken_bytes - then
-    over = not report.strict and placed.most_bytes > report.budget_bytes
-    return max(expected, placed.most_bytes) if over else expected
+    more = report.sure_bytes - then  # than the model said
+    most = more + placed.most_bytes
+    return most if not report.strict and most > report.budget_bytes else more + placed.taken_bytes
 
 
 def step_graph(
@@ -288,7 +302,7 @@ def _planned(
         without = next(one for one in subjects if one.program is job.subject.program)
     return PlannedStep(
         job.subject, found.schedule, found.order, report, tracing.batch_size, options.jit_compile, without,
-        options.given,
+        options.given, found.placed,
     )  # fmt: skip
 
 
@@ -336,7 +350,7 @@ def _taken_over(
             paged = None if other.pages is None else replace(one, graph=other.schedule.graph, pages=other.pages)
             return PlannedStep(
                 paged or one, other.schedule, other.order, other.report, batch_size, options.jit_compile,
-                one if paged else None, options.given,
+                one if paged else None, options.given, other.placed,
             )  # fmt: skip
     return None
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from ..allocator.memory import Placed
 from ..allocator.workspace import Workspace
 from ..device.distribution import Distribution
 from ..device.measure import Device
@@ -42,6 +43,8 @@ class Known:
         Where values are copied, if some are.
     same_size : bool
         As in `PlannedStep`.
+    placed : Placed or None
+        As in `PlannedStep`.
     """
 
     schedule: Schedule
@@ -51,6 +54,7 @@ class Known:
     learned: tuple[Workspace, ...] = ()
     pages: Pages | None = None
     same_size: bool = False
+    placed: Placed | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +76,8 @@ class PlannedStep:
         planned when the budget becomes too small for that.
     given : "", "arrays" or "tensors"
         As in `PlanOptions`, when it was planned.
+    placed : Placed or None
+        What it takes in its order, as the allocator was modelled when it was measured; None if it was found without.
     """
 
     subject: Subject
@@ -82,6 +88,7 @@ class PlannedStep:
     jit_compile: bool = False
     without: Subject | None = None
     given: Given = ""
+    placed: Placed | None = None
 
     @property
     def same_size(self) -> bool:
@@ -99,7 +106,9 @@ class PlannedStep:
         learned: Mapping[tf.Operation, Workspace] = self.subject.learned or {}
         in_order = tuple(learned[op] for op in self.subject.op_costs) if learned else ()
         pages = self.subject.pages
-        return Known(self.schedule, self.order, self.report, self.jit_compile, in_order, pages, self.same_size)
+        return Known(
+            self.schedule, self.order, self.report, self.jit_compile, in_order, pages, self.same_size, self.placed
+        )
 
     def emit(self, inputs: Sequence[tf.Tensor], checks: Sequence[tf.Operation] = ()) -> Any:
         """Emit the planned step into the function being traced; none of its effects comes before `checks`."""

@@ -303,8 +303,9 @@ class State:
             most = limits.most_bytes if fits and not limits.near_limit else limits.goal_bytes
             expected = action.found.sure_bytes if state.modelled else schedule.peak_bytes
             targets[strict] = most - (peak.sure_bytes - expected)
-            if state.modelled and hard_to_foresee and True in targets:
+            if state.modelled and hard_to_foresee and (True in targets or state.best is None):
                 state = replace(state, left=targets.pop(strict))
+                targets.setdefault(True, limits.goal_bytes)
         slow = (state.strict_cost or 1.0) > 1 + policy.worth_placed
         if state.modelled and fits and strict and slow and state.left is not None:
             targets[False], state = state.left, replace(state, left=None)

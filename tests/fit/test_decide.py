@@ -403,6 +403,16 @@ def test_steps_out_of_order_that_take_far_more_leave_the_model_for_strict_order(
     assert isinstance(actions[-1], Done) and actions[-1].candidate.strict
 
 
+def test_where_only_steps_out_of_order_are_searched_strict_order_follows_one_that_takes_far_more():
+    """A plan that was out of order is made again for what is expected on the device."""
+    allocator = Allocator(0.6, 0.1, slow=1.01)
+    limits = limits_for(700_000, modelled=True)
+    state = begin(limits, TRIES, limits.goal_bytes, strict=False)
+    assert state.targets == {False: limits.goal_bytes}
+    actions, state = carried_out(state, allocator, Model(allocator, 0.0, 0.5))
+    assert [a.strict for a in measured(actions)] == [False, True] and actions[-1].candidate.strict
+
+
 def test_after_a_wrong_model_the_old_way_goes_on():
     allocator = Allocator(0.6, 0.2)
     limits = limits_for(700_000, modelled=True)

@@ -18,7 +18,7 @@ from checkmate_tf.device.measure import Device, find_device
 from checkmate_tf.emit.ordering import Strict
 from checkmate_tf.errors import InfeasibleBudgetError
 from checkmate_tf.fit import finding, run
-from checkmate_tf.keras.training.controller import controller_of
+from checkmate_tf.keras.training.controller import Controller, controller_of
 from checkmate_tf.plan import evaluate
 
 pytestmark = [
@@ -155,6 +155,7 @@ def test_what_steps_took_by_their_order_or_place_needs_no_room_beside_them(
     controller.plans[controller.key] = replace(planned, report=replace(first, strict=strict))
     over = first.sure_bytes + budget - find_device().current_bytes()
     crowd(monkeypatch, [over])
+    monkeypatch.setattr(Controller, "_lies_in_the_way", lambda _: False)
     if strict:
         monkeypatch.setattr("checkmate_tf.fit.pipeline.placed_bytes", lambda *_: placed * over)
     train(model, DENSE)
@@ -208,21 +209,24 @@ def test_room_is_made_for_data_before_training(monkeypatch, no_grappler, share):
 
 
 def test_data_that_fits_by_its_bytes_is_planned_for_where_it_lies_in_the_way(monkeypatch):
-    """As the allocator's model says of what lies on the device by then."""
+    """As the allocator's model says of what lies on the device by then: it is asked once in each `fit`."""
     model, first = _crowded_after_planning(monkeypatch, 0.95, 0.97)
-    expected = int(1.01 * first.budget_bytes)
-    monkeypatch.setattr("checkmate_tf.keras.training.controller.placed_bytes", lambda *_: expected)
-    options = []
+    expected, asked, options = int(1.01 * first.budget_bytes), [], []
+    monkeypatch.setattr(
+        "checkmate_tf.keras.training.controller.placed_bytes", lambda *_: asked.append(1) or expected * (len(asked) > 1)
+    )
 
     def again(planned, *given):
         options.append(given)
         return replace(planned, report=replace(planned.report, expected_bytes=(expected,)))
 
     monkeypatch.setattr("checkmate_tf.keras.training.controller.plan_again", again)
-    train(model, DENSE)
+    train(model, DENSE, epochs=2)
+    assert asked == [1] and not options
+    train(model, DENSE, epochs=2)
     peak, _, _, is_expected, batch_bytes, placed = options[0]
     assert (peak, is_expected, batch_bytes, placed) == (expected, True, 0, True)
-    assert model.checkmate.expected_bytes == (expected,)
+    assert asked == [1, 1] and len(options) == 1 and model.checkmate.expected_bytes == (expected,)
 
 
 @pytest.mark.long

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,7 +13,6 @@ import keras
 import tensorflow as tf
 
 from ...device.distribution import Distribution
-from ...device.measure import Device
 from ...errors import CheckmateError, InfeasibleBudgetError, ModelError
 from ...fit.options import Given, PlanOptions
 from ...fit.pipeline import placed_bytes, plan_again
@@ -79,7 +77,7 @@ class Controller(Plans):
         self.feed: Feed = Feed(None if before is None else before.feed)
         self.told_between = False  # the log says once that what runs between steps takes more than the budget
         self.unfit = 0  # least peak, bytes, for which no plan could be made
-        self.looked_at = -math.inf  # bytes on the device, not the model's, when the plan was last placed beside them
+        self.begins = True  # whether `fit` may have put data on the device since the last step
         self.attached = False
         self.before: dict[str, Any] = {}
 
@@ -228,6 +226,9 @@ class Controller(Plans):
                     args = (data, *args[1:])
                     if self._more_batches(data) or self._are_given(given):
                         return self.model.train_function(*args, **kwargs)
+                begins, self.begins = self.begins and is_pipeline(args[0]), False
+                if begins and self._lies_in_the_way():
+                    return self.model.train_function(*args, **kwargs)
             self._begin_step()
             with batch_errors():
                 result = self.run(function, *args, **kwargs)
@@ -270,18 +271,8 @@ class Controller(Plans):
         planned = self.plans.get(self.key)
         if planned is None or planned.given == given or not self.is_current():
             return False
-        peak, report = placed_bytes(planned, self.options), planned.report
-        if peak is None or POLICY.still_fits(peak, report.sure_bytes or 0, report.budget_bytes):
-            return False
         how = "held by the caller" if given else "made in the step"
-        log.info("%s: batches are %s: %s are expected", self.model.name, how, format_bytes(peak))
-        try:
-            self._plan_again(self.key, peak, expected=True, placed=True)
-        except InfeasibleBudgetError as error:
-            log.warning("%s: no plan fits where batches are given so: %s", self.model.name, error)
-            return False
-        self.remake()
-        return True
+        return self._place_again(planned, f"batches are {how}", "where batches are given so")
 
     def _shares_memory(self) -> bool:
         """Whether batches lie in memory that plans are measured in."""
@@ -289,8 +280,6 @@ class Controller(Plans):
 
     def make_room(self, batches: int = 0) -> None:
         """Plan again before training, if what has come to the device since (the data of `fit`) will fill the budget.
-
-        It does so by its bytes, or by where it lies: values may find other chunks than when the plan was measured.
 
         Parameters
         ----------
@@ -308,7 +297,7 @@ class Controller(Plans):
         if self.key not in self.plans or not self.is_current():
             return  # it will be planned with what is on the device
         key, planned = self.key, self.plans[self.key]
-        report = planned.report
+        report, self.begins = planned.report, True
         device.forget_peak(max(report.budget_bytes, report.training_peak_bytes or 0))  # something else ran meanwhile
         if report.replanned >= POLICY.plans_again:  # no reason to refuse what may train as it did
             return
@@ -316,13 +305,11 @@ class Controller(Plans):
         if report.measured_peak_bytes is None:
             return
         peak = expected_peak_bytes(planned, device) + more
-        beside = 0 if more or self.distribution is not None else self._placed_beside(planned, device)
-        placed, peak = beside > peak, max(peak, beside)
         if not POLICY.full * report.budget_bytes < peak < (self.unfit or peak + 1):
             return
         log.info("%s: %s are expected while training", self.model.name, format_bytes(peak))
         try:
-            self._plan_again(key, peak, expected=True, batch_bytes=more, placed=placed)
+            self._plan_again(key, peak, expected=True, batch_bytes=more)
         except InfeasibleBudgetError as error:
             if peak > report.budget_bytes and POLICY.beyond_limit(peak, device.limit_bytes, device.is_cpu):
                 raise InfeasibleBudgetError(
@@ -339,16 +326,33 @@ class Controller(Plans):
             return
         put(self.model, "train_function", None)
 
-    def _placed_beside(self, planned: PlannedStep, device: Device) -> int:
-        """What a plan is expected to take where what has come to the device lies; 0 where nothing has, or none knows.
+    def _lies_in_the_way(self) -> bool:
+        """Plan again if the data of `fit` lie where values of the plan would, so that it does not fit.
 
-        `train_on_batch` asks at each step, so it is not looked at again before something else is there.
+        Returns whether it was.
         """
-        there, moved = device.foreign_bytes(planned.program.variable_bytes), POLICY.moved * planned.report.budget_bytes
-        if any(abs(there - known) <= moved for known in (planned.report.foreign_bytes, self.looked_at)):
-            return 0
-        self.looked_at = there
-        return placed_bytes(planned, self.options) or 0
+        device, planned = self._device(), self.plans.get(self.key)
+        if planned is None or not self.is_current() or not self.options.verify or not device.measurable:
+            return False
+        report = planned.report
+        moved = abs(device.foreign_bytes(planned.program.variable_bytes) - report.foreign_bytes)
+        if self.distribution is not None or moved <= POLICY.moved * report.budget_bytes:
+            return False
+        return self._place_again(planned, "other data lie on the device", "beside what lies on the device")
+
+    def _place_again(self, planned: PlannedStep, why: str, where: str) -> bool:
+        """Plan again if the plan does not fit as the allocator's model places it now. Returns whether it was."""
+        peak, report = placed_bytes(planned, self.options), planned.report
+        if peak is None or POLICY.still_fits(peak, report.sure_bytes or 0, report.budget_bytes):
+            return False
+        log.info("%s: %s: %s are expected", self.model.name, why, format_bytes(peak))
+        try:
+            self._plan_again(self.key, peak, expected=True, placed=True)
+        except InfeasibleBudgetError as error:
+            log.warning("%s: no plan fits %s: %s", self.model.name, where, error)
+            return False
+        self.remake()
+        return True
 
     def watch(self) -> None:
         """Note the device's peak while training. If it is over the budget, plan again with the difference taken off."""

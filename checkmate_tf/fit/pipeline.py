@@ -22,6 +22,7 @@ from ..files.schedules import read_schedule
 from ..graph import Graph
 from ..paging import without_host
 from ..schedule import Schedule, keep_all, schedule_from_dict
+from ..strategies.search.minimum_budget import proven_minimum
 from ..trace.kernels import kernels_of
 from ..trace.program import Program
 from ..units import Budget, format_bytes
@@ -196,13 +197,18 @@ def _jobs_again(job: Job, planned: PlannedStep, distribution: Distribution | Non
         takes.
     """
     subjects = [subject for subject in (planned.subject, planned.without) if subject is not None]
+
+    def jobs(budget_bytes: int) -> list[Job]:
+        given = [replace(job, subject=subject, budget_bytes=budget_bytes) for subject in subjects]
+        return given if distribution is not None else [with_memory(one) for one in given]
+
     whole = planned.report.budget_bytes
-    for budget_bytes in dict.fromkeys((job.budget_bytes, whole if by_order else job.budget_bytes)):
-        for subject in subjects:
-            one = replace(job, subject=subject, budget_bytes=budget_bytes)
-            one = one if distribution is not None else with_memory(one)
-            if budget_bytes == job.budget_bytes or one.limits.modelled:
-                yield one
+    in_order = [one for one in jobs(whole) if one.limits.modelled] if by_order and job.budget_bytes < whole else []
+    for one in jobs(job.budget_bytes):
+        least, _ = proven_minimum(one.subject.graph, one.options.order)
+        if least <= one.budget_bytes or not in_order:  # else its refusal is not needed, and takes seconds
+            yield one
+    yield from in_order
 
 
 def _fitted_again(job: Job, ledger: Ledger, target: int | None, strict: bool, strict_cost: float | None) -> Candidate:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import replace
 
 import keras
 import numpy as np
@@ -17,6 +16,7 @@ from checkmate_tf.device.measure import find_device
 from checkmate_tf.errors import InfeasibleBudgetError
 from checkmate_tf.fit import run
 from checkmate_tf.fit.pipeline import placed_bytes
+from checkmate_tf.fit.policy import POLICY
 from checkmate_tf.keras.batches.feeding import given_as, held_by_caller
 from checkmate_tf.keras.training import controller as controllers
 
@@ -98,7 +98,7 @@ def test_where_no_plan_fits_it_trains_with_the_one_there_is(monkeypatch, caplog)
 
 
 @pytest.mark.long
-def test_a_batch_that_is_held_keeps_a_tight_budget():
+def test_a_batch_that_is_held_keeps_a_tight_budget(monkeypatch):
     """Values of a step lie elsewhere beside it: a U-Net's took 3 to 8% more than in `fit`.
 
     What else comes to the device moves them, too. So a first step may take more than was expected, and a further plan
@@ -116,11 +116,13 @@ def test_a_batch_that_is_held_keeps_a_tight_budget():
         model, before + 80_000_000, batch_size=16, data=(x, y), time_limit=10, progress=False, cache=False
     )
     model.fit(x, y, batch_size=16, verbose=0)
-    report, controller = model.checkmate, model._checkmate_controller
-    assert report.training_peak_bytes <= report.budget_bytes
-    placed = placed_bytes(controller.plans[controller.key], replace(controller.options, given="tensors"))
+    report = model.checkmate
+    assert report.exceeded_bytes or report.training_peak_bytes <= report.budget_bytes  # over it, another plan follows
+    looked = []
+    monkeypatch.setattr(controllers, "placed_bytes", lambda *given: looked.append(placed_bytes(*given)) or looked[-1])
     for _ in range(4):
         model.train_on_batch(x, y)
+    fits = [p is None or POLICY.still_fits(p, report.sure_bytes, report.budget_bytes) for p in looked]
     report = model.checkmate
     assert report.training_peak_bytes <= report.budget_bytes
-    assert placed is None or len(report.expected_bytes) == (placed > 0.99 * report.budget_bytes)
+    assert fits and len(report.expected_bytes) == fits.count(False)

@@ -156,6 +156,7 @@ def test_what_steps_took_by_their_order_or_place_needs_no_room_beside_them(
     over = first.sure_bytes + budget - find_device().current_bytes()
     crowd(monkeypatch, [over])
     monkeypatch.setattr(Controller, "_lies_in_the_way", lambda _: False)
+    monkeypatch.setattr(Controller, "make_room", lambda _: None)
     if strict:
         monkeypatch.setattr("checkmate_tf.fit.pipeline.placed_bytes", lambda *_: placed * over)
     train(model, DENSE)

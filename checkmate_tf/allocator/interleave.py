@@ -43,8 +43,8 @@ _LATE, _LATE_SECONDS = 0.05, 3e-4  # how often a thread starts late, and by how 
 _OVERHEAD = 5e-6  # seconds of an operation that does nothing
 
 # Where other processes take cores: how often a thread is held up in a step, and for what share of the step on average.
-# So one in seven drawn steps of a small autoencoder took the 12.9 MB that one in three of its steps took beside other
-# work, instead of 11.0; of those whose threads are late as above, none of 300.
+# So one in eight drawn steps of a small autoencoder took 14.7 to 15.0 MB, as some of its steps did beside other work,
+# instead of 11.0; of those whose threads are late as above, one of 400.
 _HELD_UP, _HELD_UP_SHARE = 16, 0.03
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -13,6 +12,7 @@ from ..allocator.bfc import state_of_chunks
 from ..allocator.memory import Memory, with_more
 from ..allocator.sequence import Kernels
 from ..errors import PlanError
+from ..machine import processors
 from .measure import Device
 from .memory_map import memory_map
 from .record import NotRecorded
@@ -22,7 +22,7 @@ __all__ = ["memory_before"]
 
 _UNREADABLE = (tf.errors.OpError, BufferError, TypeError, ValueError)  # a map that this TensorFlow has otherwise
 
-_MOST_THREADS = 16  # more find nothing to do in a step, or hardly ever
+_MOST_THREADS = 16  # each that is drawn has a queue as long as the step
 _THREADS_OF_OTHERS = 2  # a GPU's kernels come one after the other: threads only launch them
 
 _log = logging.getLogger(__name__)
@@ -55,5 +55,4 @@ def memory_before(device: Device, kernels: Kernels, coming: Sequence[int], first
 def _threads() -> int:
     """How many operations TensorFlow runs at once."""
     asked = tf.config.threading.get_inter_op_parallelism_threads()
-    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(_MOST_THREADS, asked or own)
+    return min(_MOST_THREADS, asked or processors())

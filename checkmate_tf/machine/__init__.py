@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-__all__ = ["child_environment", "cores", "host_bytes"]
+__all__ = ["child_environment", "cores", "host_bytes", "processors"]
 
 _ROOT = Path("/")
 _GROUPS, _TREES = "proc/self/cgroup", "sys/fs/cgroup"
@@ -40,8 +40,12 @@ def cores(root: Path = _ROOT) -> int:
     root : Path
         Where the system's files about groups lie.
     """
-    machine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min([machine, *(math.ceil(share) for share in _shares(root))]))
+    return max(1, min([processors(), *(math.ceil(share) for share in _shares(root))]))
+
+
+def processors() -> int:
+    """Processors that this process may run on. A group may have less time on them: see `cores`."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def child_environment(**more: str) -> dict[str, str]:

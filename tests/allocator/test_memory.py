@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from operations import chain, kernels, kernels_and_sequences, plain_events
 
+from checkmate_tf.allocator import memory as memories
 from checkmate_tf.allocator.bfc import FREE, Bfc, Events, empty_state, place
+from checkmate_tf.allocator.interleave import interleaving
 from checkmate_tf.allocator.memory import Memory, with_more
 from checkmate_tf.allocator.sequence import events_of
 from checkmate_tf.errors import PlanError
@@ -139,6 +141,21 @@ def test_what_steps_take_whose_threads_are_held_up_is_part_of_the_most():
     placed = memory.placed_loose(range(6), [0] * 6, seconds)
     assert placed.sure_bytes < placed.peak_bytes + 290_000 <= placed.most_bytes
     assert placed.most_bytes == placed.peak_bytes + placed.held_up_bytes
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_steps_are_drawn_with_threads_held_up_and_with_one_more(monkeypatch, threads):
+    asked = []
+
+    def drawn(*given, threads, seed, held_up):
+        asked.append((threads, held_up))
+        return interleaving(*given, threads=threads, seed=seed, held_up=held_up)
+
+    monkeypatch.setattr(memories, "interleaving", drawn)
+    memory = Memory(ALLOCATOR, BEFORE, chain([1000, 1000]), threads=threads)
+    memory.placed_loose([0, 1], [0, 0], [1.0, 1.0], samples=3)
+    more = [(threads, True), (threads + 1, False)] * 3 if threads > 1 else []  # one thread: there is one order
+    assert asked == [(threads, False)] * 3 + more
 
 
 def test_any_sample_out_of_memory_counts():

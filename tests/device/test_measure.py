@@ -14,6 +14,7 @@ import tensorflow as tf
 from cases import DENSE, compile_quickly, make, program_of_case
 
 import checkmate_tf
+from checkmate_tf.device import before
 from checkmate_tf.device.measure import (
     captured_variables,
     find_device,
@@ -280,3 +281,10 @@ def test_plans_are_measured_with_the_batches_that_the_pipeline_keeps(monkeypatch
         compile_quickly(make(DENSE), DENSE, verify=True, budget="10GB", **options)
         assert set(fed) == {ready}
     assert [POLICY.ready_batches(k) for k in (0, 1, 2, 3, None)] == [0, 1, 1, 2, 5]
+
+
+@pytest.mark.parametrize(("asked", "threads"), [(0, 7), (1, 1), (3, 3), (64, 16)])
+def test_as_many_threads_are_expected_as_tensorflow_has(monkeypatch, asked, threads):
+    monkeypatch.setattr(tf.config.threading, "get_inter_op_parallelism_threads", lambda: asked)
+    monkeypatch.setattr(before, "processors", lambda: 7)
+    assert before._threads() == threads

@@ -50,7 +50,8 @@ _BETWEEN, _GAIN = 3, 0.05  # for bytes between two answers, at most; and what th
 _CHANGED = 3  # schedules that are changed with placing in the loop, the best first
 _REFILLING = _PACKING = 0.5  # seconds for each, to keep more, and to turn parts of it round
 _NEARLY = 1.01  # times a target: what takes more is not made to compute a little more
-_SQUEEZING, _SQUEEZED, _TURNED = 1.5, 1.3, 0.5  # as these two; and the share of turns, where more is computed again
+_SQUEEZING, _TURNED = 1.5, 0.5  # as these two; and the share of turns, where more is computed again
+_SQUEEZED = 0.3  # of what a step may take beside what is there: what takes more than that too much is not changed
 _LOOKING = 1.0  # seconds, in which schedules are placed out of order one after the other, the cheapest first
 _WORTH = 0.01  # gap: nearer to what is proven, a schedule in the graph's order is not asked for, too
 _CHEAPER = 2e-3  # of the cost: what a schedule has to save to be worth that
@@ -254,7 +255,8 @@ class Finder:
         """Change what takes least, more recomputation included, until something fits; whether it does."""
         if self.job.options.strategy != SEARCHED:
             return False
-        near = [k for k in self.known.values() if target < k.placed.taken_bytes <= _SQUEEZED * target]
+        there = memory.state.bytes_in_use  # before a step: no order changes that
+        near = [k for k in self.known.values() if 0 < k.placed.taken_bytes - target <= _SQUEEZED * (target - there)]
         turns = _TURNED if self.job.options.order == "free" else 0.0
         nearest = sorted(near, key=lambda k: (k.placed.taken_bytes, k.cost))[:_CHANGED]
         return any(self._squeezed(memory, known, target, _SQUEEZING, turns) for known in nearest)

@@ -160,7 +160,7 @@ def plan_again(
     target = planned.schedule.peak_bytes - (peak_bytes - int(POLICY.sure * report.budget_bytes))
     in_order = expected and not report.strict  # steps out of order took no more than expected so far
     least: InfeasibleBudgetError | None = None
-    for one in _jobs_again(job, planned, distribution, by_order=not (expected or report.strict)):
+    for one in _jobs_again(job, planned, distribution, come, by_order=not (expected or report.strict)):
         try:
             found = _fitted_again(one, ledger, None if placed else target, not in_order, report.strict_cost)
         except InfeasibleBudgetError as error:
@@ -186,11 +186,15 @@ def plan_again(
     raise bare(least)  # one that this frame does not hold
 
 
-def _jobs_again(job: Job, planned: PlannedStep, distribution: Distribution | None, by_order: bool) -> Iterator[Job]:
+def _jobs_again(
+    job: Job, planned: PlannedStep, distribution: Distribution | None, foreign_bytes: int, by_order: bool
+) -> Iterator[Job]:
     """What to plan again: the same step in what is left of the budget, or else without codes, or as it was traced.
 
     Parameters
     ----------
+    foreign_bytes : int
+        What is on the device and not the model's.
     by_order : bool
         What was not foreseen may come of the order of steps alone. In strict order it does not come again, so where
         nothing fits beside it, a plan in strict order has the whole budget, if the allocator's model tells what it
@@ -206,7 +210,7 @@ def _jobs_again(job: Job, planned: PlannedStep, distribution: Distribution | Non
     in_order = [one for one in jobs(whole) if one.limits.modelled] if by_order and job.budget_bytes < whole else []
     for one in jobs(job.budget_bytes):
         least, _ = proven_minimum(one.subject.graph, one.options.order)
-        if least <= one.budget_bytes or not in_order:  # else its refusal is not needed, and takes seconds
+        if least + foreign_bytes <= one.budget_bytes or not in_order:  # a refusal takes seconds, and is not needed
             yield one
     yield from in_order
 

@@ -18,7 +18,7 @@ from checkmate_tf.fit import run
 from checkmate_tf.fit.pipeline import placed_bytes
 from checkmate_tf.fit.policy import POLICY
 from checkmate_tf.keras.batches.feeding import given_as, held_by_caller
-from checkmate_tf.keras.training import controller as controllers
+from checkmate_tf.keras.training import watched
 
 pytestmark = pytest.mark.usefixtures("fresh_keras", "no_grappler")
 
@@ -70,7 +70,7 @@ def test_a_plan_that_does_not_fit_is_made_again_before_the_step(monkeypatch, giv
     plain, model = make(DENSE), _planned()
     over = model.checkmate.budget_bytes + 1
     asked, fed = [], []
-    monkeypatch.setattr(controllers, "placed_bytes", lambda planned, options: asked.append(options.given) or over)
+    monkeypatch.setattr(watched, "placed_bytes", lambda planned, options: asked.append(options.given) or over)
     real = run.fed_by_caller
     monkeypatch.setattr(
         run, "fed_by_caller", lambda *args, **more: fed.append(more["are_there"]) or real(*args, **more)
@@ -88,8 +88,8 @@ def test_where_no_plan_fits_it_trains_with_the_one_there_is(monkeypatch, caplog)
         raise InfeasibleBudgetError("nothing fits", 1, 2, proven=False)
 
     plain, model = make(DENSE), _planned()
-    monkeypatch.setattr(controllers, "placed_bytes", lambda *_: model.checkmate.budget_bytes + 1)
-    monkeypatch.setattr(controllers, "plan_again", refuse)
+    monkeypatch.setattr(watched, "placed_bytes", lambda *_: model.checkmate.budget_bytes + 1)
+    monkeypatch.setattr(watched, "plan_again", refuse)
     for _ in range(2):
         assert model.train_on_batch(X, Y) == plain.train_on_batch(X, Y)
     said = f"{model.name}: no plan fits where batches are given so: nothing fits"
@@ -119,7 +119,7 @@ def test_a_batch_that_is_held_keeps_a_tight_budget(monkeypatch):
     report = model.checkmate
     assert report.exceeded_bytes or report.training_peak_bytes <= report.budget_bytes  # over it, another plan follows
     looked = []
-    monkeypatch.setattr(controllers, "placed_bytes", lambda *given: looked.append(placed_bytes(*given)) or looked[-1])
+    monkeypatch.setattr(watched, "placed_bytes", lambda *given: looked.append(placed_bytes(*given)) or looked[-1])
     for _ in range(4):
         model.train_on_batch(x, y)
     fits = [p is None or POLICY.still_fits(p, report.sure_bytes, report.budget_bytes) for p in looked]

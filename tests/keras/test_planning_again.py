@@ -85,7 +85,7 @@ def test_a_plan_that_was_not_measured_is_not_said_to_take_nothing(monkeypatch, n
     def unmeasured(planned, *_):
         return replace(planned, report=replace(planned.report, measured_peak_bytes=None))
 
-    monkeypatch.setattr("checkmate_tf.keras.training.controller.plan_again", unmeasured)
+    monkeypatch.setattr("checkmate_tf.keras.training.watched.plan_again", unmeasured)
     train(model, DENSE)
     assert "predicted, not measured" in caplog.text and "the plan was measured at" in caplog.text
     assert " 0 B" not in caplog.text
@@ -214,14 +214,14 @@ def test_data_that_fits_by_its_bytes_is_planned_for_where_it_lies_in_the_way(mon
     model, first = _crowded_after_planning(monkeypatch, 0.95, 0.97)
     expected, asked, options = int(1.01 * first.budget_bytes), [], []
     monkeypatch.setattr(
-        "checkmate_tf.keras.training.controller.placed_bytes", lambda *_: asked.append(1) or expected * (len(asked) > 1)
+        "checkmate_tf.keras.training.watched.placed_bytes", lambda *_: asked.append(1) or expected * (len(asked) > 1)
     )
 
     def again(planned, *given):
         options.append(given)
         return replace(planned, report=replace(planned.report, expected_bytes=(expected,)))
 
-    monkeypatch.setattr("checkmate_tf.keras.training.controller.plan_again", again)
+    monkeypatch.setattr("checkmate_tf.keras.training.watched.plan_again", again)
     train(model, DENSE, epochs=2)
     assert asked == [1] and not options
     train(model, DENSE, epochs=2)
@@ -240,7 +240,7 @@ def test_data_that_fits_is_not_planned_for(monkeypatch):
 def test_data_that_fits_exactly_is_never_refused(monkeypatch, caplog):
     """There is no tighter plan, but what is expected is within the budget: it trains, though its limit is near."""
     model, first = _crowded_after_planning(monkeypatch, 0.95, 0.995)
-    monkeypatch.setattr("checkmate_tf.keras.training.controller.plan_again", _refuse)
+    monkeypatch.setattr("checkmate_tf.keras.training.watched.plan_again", _refuse)
     train(model, DENSE)
     assert model.checkmate.attempts == first.attempts and "no plan leaves room" in caplog.text
 
@@ -262,7 +262,7 @@ def test_data_without_room_is_refused_below_a_hard_limit(monkeypatch):
 def test_data_without_room_is_warned_of_once(monkeypatch, caplog, share, limit_bytes):
     """Over the budget, but no hard limit is near, which here is 1.1 times the budget: it trains."""
     model, _ = _crowded_after_planning(monkeypatch, 0.8, share, limit_bytes)
-    monkeypatch.setattr("checkmate_tf.keras.training.controller.plan_again", _refuse)
+    monkeypatch.setattr("checkmate_tf.keras.training.watched.plan_again", _refuse)
     train(model, DENSE)
     train(model, DENSE)
     assert caplog.text.count("no plan leaves room") == 1

@@ -1,10 +1,9 @@
-"""Stands in for a compiled model's training step. It plans when data arrives, and watches the peak while training."""
+"""Stands in for a compiled model's training step: it plans when data arrives, and emits the plan."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,13 +12,9 @@ import keras
 import tensorflow as tf
 
 from ...device.distribution import Distribution
-from ...errors import CheckmateError, InfeasibleBudgetError, ModelError
-from ...fit.options import Given, PlanOptions
-from ...fit.pipeline import placed_bytes, plan_again
-from ...fit.planned import PlannedStep, expected_peak_bytes
+from ...errors import CheckmateError, ModelError
+from ...fit.options import PlanOptions
 from ...fit.policy import POLICY
-from ...report import Report
-from ...units import format_bytes
 from ..batches.declared import Casts
 from ..batches.feeding import Feed, given_as, held_by_caller, is_pipeline
 from ..batches.limit import batch_errors, limit_batch
@@ -29,14 +24,12 @@ from ..batches.spec import specs_of_tensors
 from ..frameworks import graphs_are_made, put
 from ..jit import resolve_jit
 from .by_python import StepsByPython
-from .plans import Plans
+from .watched import Watched
 
 __all__ = ["Controller", "controller_of"]
 
-log = logging.getLogger("checkmate_tf")
 
-
-class Controller(Plans):
+class Controller(Watched):
     """Stands in for a model's train_step: plans once for each structure of data, then emits the plan.
 
     Attributes
@@ -75,9 +68,6 @@ class Controller(Plans):
         self.made: tuple[bool, bool] | None = None
         self.by_python = StepsByPython(self)
         self.feed: Feed = Feed(None if before is None else before.feed)
-        self.told_between = False  # the log says once that what runs between steps takes more than the budget
-        self.unfit = 0  # least peak, bytes, for which no plan could be made
-        self.begins = True  # whether `fit` may have put data on the device since the last step
         self.attached = False
         self.before: dict[str, Any] = {}
 
@@ -91,7 +81,6 @@ class Controller(Plans):
 
     def _forget_plans(self) -> None:
         self.by_python.forget()  # before garbage is collected
-        self.unfit = 0
         super()._forget_plans()
 
     def arrives(self, data: Any) -> bool:
@@ -259,204 +248,6 @@ class Controller(Plans):
             return False
         self.remake()
         return True
-
-    def _are_given(self, given: Given) -> bool:
-        """Plan again if batches are held by the caller now, or no longer, and the plan does not fit then.
-
-        Returns whether it was.
-        """
-        if given == self.options.given or not self._shares_memory():
-            return False
-        self.options = replace(self.options, given=given)
-        planned = self.plans.get(self.key)
-        if planned is None or planned.given == given or not self.is_current():
-            return False
-        how = "held by the caller" if given else "made in the step"
-        return self._place_again(planned, f"batches are {how}", "where batches are given so")
-
-    def _shares_memory(self) -> bool:
-        """Whether batches lie in memory that plans are measured in."""
-        return self.distribution is None and self.options.verify and (d := self._device()).is_cpu and d.measurable
-
-    def make_room(self, batches: int = 0) -> None:
-        """Plan again before training, if what has come to the device since (the data of `fit`) will fill the budget.
-
-        Parameters
-        ----------
-        batches : int
-            How many more are kept ready than the plan was made for.
-
-        Raises
-        ------
-        InfeasibleBudgetError
-            If no plan leaves room for it, and the allocator has a hard limit: training would run out of memory.
-        """
-        device = self._device()
-        if tf.inside_function() or not (self.options.verify and device.measurable):
-            return
-        if self.key not in self.plans or not self.is_current():
-            return  # it will be planned with what is on the device
-        key, planned = self.key, self.plans[self.key]
-        report, self.begins = planned.report, True
-        device.forget_peak(max(report.budget_bytes, report.training_peak_bytes or 0))  # something else ran meanwhile
-        if report.replanned >= POLICY.plans_again:  # no reason to refuse what may train as it did
-            return
-        more = batches * report.input_bytes
-        if report.measured_peak_bytes is None:
-            return
-        peak = expected_peak_bytes(planned, device) + more
-        if not POLICY.full * report.budget_bytes < peak < (self.unfit or peak + 1):
-            return
-        log.info("%s: %s are expected while training", self.model.name, format_bytes(peak))
-        try:
-            self._plan_again(key, peak, expected=True, batch_bytes=more)
-        except InfeasibleBudgetError as error:
-            if peak > report.budget_bytes and POLICY.beyond_limit(peak, device.limit_bytes, device.is_cpu):
-                raise InfeasibleBudgetError(
-                    f"with its data the training of {self.model.name!r} is expected to need {format_bytes(peak)} of "
-                    f"the {format_bytes(device.limit_bytes)} that its allocator may take, and there is no smaller plan "
-                    f"({error}); give fit a tf.data.Dataset that reads batch by batch, and ends in prefetch(1) with "
-                    "compile(..., prefetch=1), or lower the batch size",
-                    report.budget_bytes,
-                    peak,
-                    proven=False,
-                ) from None
-            log.warning("%s: no plan leaves room for what shares the device: %s", self.model.name, error)
-            self.unfit = peak
-            return
-        put(self.model, "train_function", None)
-
-    def _lies_in_the_way(self) -> bool:
-        """Plan again if the data of `fit` lie where values of the plan would, so that it does not fit.
-
-        Returns whether it was.
-        """
-        device, planned = self._device(), self.plans.get(self.key)
-        if planned is None or not self.is_current() or not self.options.verify or not device.measurable:
-            return False
-        report = planned.report
-        moved = abs(device.foreign_bytes(planned.program.variable_bytes) - report.foreign_bytes)
-        if self.distribution is not None or moved <= POLICY.moved * report.budget_bytes:
-            return False
-        return self._place_again(planned, "other data lie on the device", "beside what lies on the device")
-
-    def _place_again(self, planned: PlannedStep, why: str, where: str) -> bool:
-        """Plan again if the plan does not fit as the allocator's model places it now. Returns whether it was."""
-        peak, report = placed_bytes(planned, self.options), planned.report
-        if peak is None or POLICY.still_fits(peak, report.sure_bytes or 0, report.budget_bytes):
-            return False
-        log.info("%s: %s: %s are expected", self.model.name, why, format_bytes(peak))
-        try:
-            self._plan_again(self.key, peak, expected=True, placed=True)
-        except InfeasibleBudgetError as error:
-            log.warning("%s: no plan fits %s: %s", self.model.name, where, error)
-            return False
-        self.remake()
-        return True
-
-    def watch(self) -> None:
-        """Note the device's peak while training. If it is over the budget, plan again with the difference taken off."""
-        device = self._device()
-        if not (self.options.verify and device.measurable and self.key in self.plans):
-            return
-        key, planned = self.key, self.plans[self.key]
-        report, peak = planned.report, self.peaks.of_step()
-        if peak <= (report.training_peak_bytes or 0):
-            return
-        if peak > report.budget_bytes >= (report.training_peak_bytes or 0):
-            log.warning(
-                "%s: %s were allocated while training, over the budget of %s (the plan was %s; input "
-                "pipeline and what callbacks hold share the device)",
-                self.model.name,
-                format_bytes(peak),
-                format_bytes(report.budget_bytes),
-                _measured(report),
-            )
-            self.peaks.keep(peak)
-            try:
-                self._outgrown(key, peak)
-            except InfeasibleBudgetError as error:
-                log.warning("%s: no other plan: %s", self.model.name, error)
-            else:
-                self.remake()
-                return
-        self.plans[key] = replace(planned, report=replace(report, training_peak_bytes=peak))
-        put(self.model, "checkmate", self.report)
-
-    def _begin_step(self) -> None:
-        """Forget the peak of what ran since the last step: evaluation, say, which is over when a step begins.
-
-        No other plan would lower it, so it is warned of if it is over the budget, once.
-        """
-        device = self._device()
-        if not (self.options.verify and device.measurable):
-            return
-        peak = self.peaks.since_step()
-        if self.key not in self.plans or self.told_between:
-            return
-        report = self.plans[self.key].report
-        stepped = report.training_peak_bytes is not None  # what came before the first step is not between two
-        if not stepped or peak <= report.budget_bytes:
-            return
-        self.told_between = True
-        log.warning(
-            "%s: %s were allocated between two steps, over the budget of %s: by evaluation, callbacks or data. No plan "
-            "of the step changes that; a smaller validation_batch_size= may",
-            self.model.name,
-            format_bytes(peak),
-            format_bytes(report.budget_bytes),
-        )
-
-    def begin_peak(self) -> None:
-        """Count the device's peak from now on. What ran since the last step is looked at before."""
-        self._begin_step()
-        self.peaks.begin()
-
-    def peak_bytes(self) -> int | None:
-        """The device's peak since `begin_peak`; None where the allocator keeps no statistics."""
-        return self.peaks.most()
-
-    def _outgrown(self, key: Any, peak: int) -> None:
-        """Replace the plan at `key`, under which the device took more than the budget. Errors as `_plan_again`."""
-        self._plan_again(key, peak)
-
-    def _plan_again(
-        self, key: Any, peak: int, expected: bool = False, batch_bytes: int = 0, placed: bool = False
-    ) -> None:
-        """Replace the plan at `key` by one that leaves room for all else that training allocates.
-
-        Raises
-        ------
-        InfeasibleBudgetError
-            If there is none, or enough were tried.
-        """
-        planned = self.plans[key]
-        tried, budget = planned.report.replanned, planned.report.budget_bytes
-        if tried >= POLICY.plans_again:
-            raise InfeasibleBudgetError(
-                f"the plan was made anew {tried} times for what else is on the device, and never kept the budget of "
-                f"{format_bytes(budget)} while training; raise it to {format_bytes(peak)} or lower the batch size",
-                budget,
-                peak,
-                proven=False,
-            )
-        again = self.plans[key] = plan_again(
-            planned, peak, self.options, self.distribution, expected, batch_bytes, placed
-        )
-        self.earlier.append(again.known)
-        put(self.model, "checkmate", self.report)
-        log.warning(
-            "%s: planned again: %s predicted, %s",
-            self.model.name,
-            format_bytes(again.schedule.peak_bytes),
-            _measured(again.report),
-        )
-
-
-def _measured(report: Report) -> str:
-    """What the log says of a plan's measured peak."""
-    peak = report.measured_peak_bytes
-    return "not measured" if peak is None else f"measured at {format_bytes(peak)}"
 
 
 def controller_of(model: keras.Model) -> Controller | None:

@@ -78,7 +78,7 @@ def op_workspaces(
         groups, _ = group_by_signature(ops, signer, SMALL_BYTES)
         groups = {s: rows for s, rows in groups.items() if ops[rows[0]].type not in ELEMENTWISE}
         chosen_here = where.startswith("GPU")  # cuDNN chooses kernels in each process anew, by their times
-        path = disk.cache_path(f"workspace in graphs {setting(where)}") if cache and not chosen_here else None
+        path = disk.cache_path(f"workspaces in one piece {setting(where)}") if cache and not chosen_here else None
         known = disk.load(path, "bytes")
         todo = sorted(groups.keys() - known.keys(), key=lambda s: (-_bytes(ops[groups[s][0]]), s))
         fresh: dict[str, float] = {}

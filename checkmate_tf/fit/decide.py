@@ -101,16 +101,12 @@ def _first_placed(state: State) -> Action:
     strict, error = max(errors.items(), key=lambda e: e[0])  # strict order, where it is ours to choose
     last = not (limits.near_limit or limits.alternative)  # the last resort, and a safe one: it costs time only
     hope = last or error.minimum_bytes <= int(state.policy.hope * limits.most_bytes)
-    if hope and not error.proven:
-        return _least(state, error, strict)  # the model may be wrong: measuring decides
-    needed = state.policy.needed_bytes(error.minimum_bytes)
+    near = error.minimum_bytes <= state.policy.near_budget * limits.budget_bytes
+    if hope and (near or not error.proven):  # the model, or what a proof counts, may be wrong: measuring decides
+        return _least(state, error, strict)
     if error.proven:
-        text = (
-            f"{error}; as the device's allocator places values, the least that is known takes "
-            f"{format_bytes(error.minimum_bytes)}, and a budget of {format_bytes(needed)} leaves room for steps that "
-            "take more"
-        )
-        return Refuse(InfeasibleBudgetError(text, limits.budget_bytes, needed, proven=True))
+        return _proven_refusal(state, error)
+    needed = state.policy.needed_bytes(error.minimum_bytes)
     too_small, raised = "is too small", f"the budget to {format_bytes(needed)}"
     if limits.limited:
         too_small = f"comes too near the allocator's limit of {format_bytes(limits.device_bytes)}"
@@ -125,6 +121,17 @@ def _first_placed(state: State) -> Action:
             proven=False,
         )
     )
+
+
+def _proven_refusal(state: State, error: InfeasibleBudgetError) -> Refuse:
+    """No schedule has values that fit; and no plan that was measured, if one was, took less than they do."""
+    needed = state.policy.needed_bytes(max(error.minimum_bytes, _least_sure(state)))
+    text = (
+        f"{error}; as the device's allocator places values, the least that is known takes "
+        f"{format_bytes(error.minimum_bytes)}, and a budget of {format_bytes(needed)} leaves room for steps that "
+        "take more"
+    )
+    return Refuse(InfeasibleBudgetError(text, state.limits.budget_bytes, needed, proven=True))
 
 
 def _cost_at_first(state: State, found: Found, strict: bool) -> float:
@@ -218,6 +225,9 @@ def _end(state: State) -> Action:
     best = state.best or state.nearest
     if best is not None:
         return Done(replace(best, strict_cost=state.strict_cost))
+    for outcome in state.outcomes.values():
+        if state.modelled and isinstance(outcome, InfeasibleBudgetError) and outcome.proven:
+            return _proven_refusal(state, outcome)
     limits = state.limits
     least = int(state.policy.named * (_least_sure(state) or limits.budget_bytes) / state.policy.sure) + 1
     expected = min(a.placed_bytes or a.predicted_bytes for a in state.attempts)

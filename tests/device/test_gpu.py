@@ -177,7 +177,7 @@ def test_workspaces_are_measured_in_each_process(monkeypatch):
         monkeypatch.setattr(workspace, "device_name", lambda device: device.strip("/"))
         monkeypatch.setattr(workspace.tf, "device", lambda name: tf.init_scope())
         assert np.array_equal(workspace.op_workspaces([], device=where), [])
-    assert asked == ["workspace in graphs a card"]
+    assert asked == ["workspaces in one piece a card"]
 
 
 @pytest.mark.parametrize(("queues", "expected"), [(True, 8e3), (False, 9.5e3)])

@@ -10,7 +10,8 @@ import pytest
 import tensorflow as tf
 
 from checkmate_tf.device.layout import region
-from checkmate_tf.device.layout.region import reserve
+from checkmate_tf.device.layout.chunks import rounded, take
+from checkmate_tf.device.layout.region import in_one_piece, reserve
 from checkmate_tf.device.measure import Device, find_device
 
 
@@ -43,6 +44,36 @@ def test_tensors_take_what_they_need_once_a_budget_is_reserved():
     child = subprocess.run([sys.executable, "-c", TAKEN], capture_output=True, text=True, check=True)
     before, after = map(int, child.stdout.split())
     assert before == 2**27 and 150_000_000 <= after < 150_000_000 + 256
+
+
+def _taken(device, size):
+    before = device.current_bytes()
+    tensor = take(size)
+    found = device.current_bytes() - before
+    del tensor
+    return found
+
+
+def test_in_one_piece_tensors_take_what_they_need():
+    """Chunks that were free before, and would be given whole, are free again in the end."""
+    device, sizes = find_device(), [70_000, 2_300_000, 5_000_000, 9_000_000]
+    held = [take(size) for size in (2**17 - 512, 3 * 2**20, 5 * 2**20 + 2**19, 12 * 2**20) for _ in range(2)]
+    del held[::2]
+    before = [_taken(device, size) for size in sizes]
+    in_use = device.current_bytes()
+    with in_one_piece(device, 40 * 2**20):
+        assert [_taken(device, size) for size in sizes] == [rounded(size) for size in sizes]
+    assert device.current_bytes() == in_use
+    assert [_taken(device, size) for size in sizes] == before
+
+
+@pytest.mark.parametrize("changes", [{"name": "GPU:0"}, {"measurable": False}, {"limit_bytes": 2**20}])
+def test_no_piece_is_taken_where_it_does_not_help(monkeypatch, changes):
+    asked, device = [], replace(find_device(), **changes)
+    monkeypatch.setattr(Device, "current_bytes", lambda _: 0)
+    monkeypatch.setattr(tf.raw_ops, "Empty", lambda **sizes: asked.append(sizes))
+    with in_one_piece(device, 2**20):
+        assert not asked
 
 
 @pytest.mark.parametrize("changes", [{"name": "GPU:0"}, {"measurable": False}, {"limit_bytes": 2**20}])

@@ -637,3 +637,26 @@ def test_a_refusal_by_proof_names_what_the_least_takes_and_what_leaves_room():
     assert action.error.minimum_bytes == needed
     for said in (str(error), "takes 4.00 MB", f"a budget of {format_bytes(needed)} leaves room"):
         assert said in str(action.error)
+
+
+@pytest.mark.parametrize(("least", "takes"), [(1.2, None), (1.05, 1.04), (1.05, 0.9)], ids=["far", "over", "within"])
+def test_what_is_proven_not_to_fit_is_measured_once_if_it_nearly_does(least, takes):
+    """A proof counts what kernels were measured to take for themselves: what they take in a step decides."""
+    budget = 10**6
+    error = InfeasibleBudgetError("below the least", budget, int(least * budget), proven=True, sequence=[0])
+    placed = Placed(error.minimum_bytes, error.minimum_bytes, out_of_memory=False)
+    state, count = begin(limits_for(budget, modelled=True), TRIES), 0
+    while not isinstance(action := decide(state), (Done, Refuse)):
+        if isinstance(action, Solve):
+            state = state.solved(action, error)
+        elif isinstance(action, SolveLeast):
+            state = state.solved_least(action, Found(offer(error.minimum_bytes), placed))
+        else:
+            count += 1
+            peak = Peak(int(takes * budget), int(takes * budget), 1.0)
+            state = state.measured(action, Attempt(action.target_bytes, error.minimum_bytes, peak, 0.1, action.strict))
+    assert count == (takes is not None)
+    if takes == 0.9:
+        assert isinstance(action, Done) and action.candidate.measured.bytes == 0.9 * budget
+    else:
+        assert isinstance(action, Refuse) and action.error.proven and "below the least" in str(action.error)

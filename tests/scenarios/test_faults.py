@@ -32,7 +32,7 @@ from checkmate_tf.errors import CheckmateError, InfeasibleBudgetError, OutputErr
 from checkmate_tf.files.graphs import write_graph
 from checkmate_tf.files.jsonfile import write_bytes, write_json, write_text
 from checkmate_tf.files.results import result_to_dict
-from checkmate_tf.keras.training import controller, plans
+from checkmate_tf.keras.training import plans, watched
 from checkmate_tf.profiles.file import write_profile
 from checkmate_tf.profiles.journal import Journal
 from checkmate_tf.profiles.table import ProfileTable
@@ -292,7 +292,7 @@ def test_ctrl_c_while_fit_plans_again(when, monkeypatch, twin, disk):
     with monkeypatch.context() as patch:
         kind = Crowded if when == "before training" else type("Later", (Crowded,), {"current_bytes": lambda _: 0})
         patch.setattr(plans, "find_device", lambda: kind("CPU:0", 10**12, measurable=True))
-        calls = raising(patch, (controller, "plan_again"), signal.SIGINT)
+        calls = raising(patch, (watched, "plan_again"), signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             train(model, TINY, steps=1)
     assert calls and model.checkmate is first

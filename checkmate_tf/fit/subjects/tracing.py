@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from ...allocator.workspace import Workspace
 from ...costs import cost_unit, op_costs
+from ...costs.sizes import num_bytes
 from ...costs.workspace import ALONE_SECONDS, op_workspaces
 from ...device.distribution import Distribution
+from ...device.layout.region import in_one_piece
 from ...device.measure import Device
 from ...schedule import keep_all
 from ...strategies.late_updates import late_updates
@@ -36,6 +38,9 @@ __all__ = ["TAKEN_FIRST", "Tracing", "of_size", "with_workspaces"]
 
 TAKEN_FIRST = frozenset({"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"})
 """Types whose kernels take what they need for themselves before their outputs. The others take it after them."""
+
+
+_ROOM = 4  # times what an operation reads and makes: what its kernel may need at a time, all in all
 
 
 @dataclass(frozen=True)
@@ -205,12 +210,14 @@ def _costs(
     if not (device.measurable and (options.verify or options.costs == "profile")):
         return costs, {}
     unknown = [op for op in step.operations if op not in known]
-    alone = op_workspaces(
-        [static.operations[op] for op in unknown],
-        device=device.name,
-        progress=partial(options.tell, "kernels"),
-        time_budget=POLICY.alone_seconds if can_learn(device, options) else ALONE_SECONDS,
-    )
+    most = max((sum(map(num_bytes, (*op.inputs, *op.outputs))) for op in copies), default=0)
+    with in_one_piece(device, _ROOM * most):
+        alone = op_workspaces(
+            [static.operations[op] for op in unknown],
+            device=device.name,
+            progress=partial(options.tell, "kernels"),
+            time_budget=POLICY.alone_seconds if can_learn(device, options) else ALONE_SECONDS,
+        )
     scratch = {op: _taken(op.type, size) for op, size in zip(unknown, alone.tolist(), strict=True)}
     for pooling in {pooling_of(op) for op in unknown} & scratch.keys() if device.is_cpu else ():
         kept = places_bytes(static.operations[pooling], scratch[pooling].bytes)

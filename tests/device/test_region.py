@@ -57,7 +57,9 @@ def _taken(device, size):
 def test_in_one_piece_tensors_take_what_they_need():
     """Chunks that were free before, and would be given whole, are free again in the end."""
     device, sizes = find_device(), [70_000, 2_300_000, 5_000_000, 9_000_000]
-    held = [take(size) for size in (2**17 - 512, 3 * 2**20, 5 * 2**20 + 2**19, 12 * 2**20) for _ in range(2)]
+    held = [
+        take(size) for size in (2**16 + 2**13, 2**17 - 512, 3 * 2**20, 5 * 2**20 + 2**19, 12 * 2**20) for _ in range(2)
+    ]
     del held[::2]
     before = [_taken(device, size) for size in sizes]
     in_use = device.current_bytes()

@@ -113,13 +113,15 @@ def _older_memory(piece: range, part: int, least: int) -> dict[int, tf.Tensor] |
     By address. None if there are too many.
     """
     held, size = dict[int, tf.Tensor](), part
-    while size >= least:
+    while True:
         while (at := address(tensor := take(size))) not in piece:
             held[at] = tensor
             if len(held) > _MOST_HELD:
                 _log.info("older memory stays as it is: it is free in more than %d chunks", _MOST_HELD)
                 return None
-        size = rounded(size // 2) if size > GRAIN else 0
+        if size <= least:
+            break
+        size = max(least, rounded(size // 2))
     return held
 
 

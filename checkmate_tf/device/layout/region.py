@@ -78,7 +78,8 @@ def in_one_piece(device: Device, size: int) -> Iterator[None]:
     What is measured then is exact. (A kernel's 8.4 MB were measured as 16.8: it was given a chunk whole.) Older memory
     that is free is taken meanwhile.
 
-    Does nothing on other devices, where the allocator keeps no statistics, and where a hard limit is near.
+    Does nothing on other devices, where the allocator keeps no statistics, and where a hard limit is near. The
+    record of the most bytes allocated begins anew in the end.
 
     Parameters
     ----------
@@ -88,7 +89,9 @@ def in_one_piece(device: Device, size: int) -> Iterator[None]:
     """
     held: list[tf.Tensor] = []
     spare = min(_SPARE, device.limit_bytes // _PART)
-    if device.measurable and device.is_cpu and _FAR * (device.current_bytes() + size) + spare < device.limit_bytes:
+    helps = device.measurable and device.is_cpu
+    helps = helps and _FAR * (device.current_bytes() + size) + spare < device.limit_bytes
+    if helps:
         try:
             with tf.init_scope(), tf.device(f"/{device.name}"):
                 size = max(size, _MIB)
@@ -99,6 +102,8 @@ def in_one_piece(device: Device, size: int) -> Iterator[None]:
         yield
     finally:
         held.clear()
+        if helps:
+            tf.config.experimental.reset_memory_stats(device.name)  # which has what was held
 
 
 def _new_piece(size: int) -> range:

@@ -124,7 +124,7 @@ def _first_placed(state: State) -> Action:
 
 
 def _proven_refusal(state: State, error: InfeasibleBudgetError) -> Refuse:
-    """No schedule has values that fit; and no plan that was measured, if one was, took less than they do."""
+    """No schedule has values that fit; and if a plan was measured, it took no less than that says."""
     needed = state.policy.needed_bytes(max(error.minimum_bytes, _least_sure(state)))
     text = (
         f"{error}; as the device's allocator places values, the least that is known takes "
@@ -225,11 +225,13 @@ def _end(state: State) -> Action:
     best = state.best or state.nearest
     if best is not None:
         return Done(replace(best, strict_cost=state.strict_cost))
-    for outcome in state.outcomes.values():
-        if state.modelled and isinstance(outcome, InfeasibleBudgetError) and outcome.proven:
-            return _proven_refusal(state, outcome)
+    sure = _least_sure(state)
+    errors = [e for e in state.outcomes.values() if isinstance(e, InfeasibleBudgetError) and e.proven]
+    for error in errors if state.modelled else ():
+        if not 0 < sure < state.policy.lower * error.minimum_bytes:  # else what it counts is wrong
+            return _proven_refusal(state, error)
     limits = state.limits
-    least = int(state.policy.named * (_least_sure(state) or limits.budget_bytes) / state.policy.sure) + 1
+    least = int(state.policy.named * (sure or limits.budget_bytes) / state.policy.sure) + 1
     expected = min(a.placed_bytes or a.predicted_bytes for a in state.attempts)
     count = len(state.attempts)
     whose = "not kept by the plan that was measured" if count == 1 else f"kept by none of {count} measured plans"

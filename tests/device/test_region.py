@@ -63,8 +63,8 @@ def test_in_one_piece_tensors_take_what_they_need():
     del held[::2]
     before = [_taken(device, size) for size in sizes]
     in_use = device.current_bytes()
-    with in_one_piece(device, 40 * 2**20):
-        assert [_taken(device, size) for size in sizes] == [rounded(size) for size in sizes]
+    with in_one_piece(device, 40 * 2**20) as exact:
+        assert exact and [_taken(device, size) for size in sizes] == [rounded(size) for size in sizes]
     assert device.current_bytes() == in_use and device.peak_bytes() < in_use + 2**20
     assert [_taken(device, size) for size in sizes] == before
 
@@ -74,8 +74,8 @@ def test_no_piece_is_taken_where_it_does_not_help(monkeypatch, changes):
     asked, device = [], replace(find_device(), **changes)
     monkeypatch.setattr(Device, "current_bytes", lambda _: 0)
     monkeypatch.setattr(tf.raw_ops, "Empty", lambda **sizes: asked.append(sizes))
-    with in_one_piece(device, 2**20):
-        assert not asked
+    with in_one_piece(device, 2**20) as exact:
+        assert not exact and not asked
 
 
 @pytest.mark.parametrize("changes", [{"name": "GPU:0"}, {"measurable": False}, {"limit_bytes": 2**20}])

@@ -639,7 +639,7 @@ def test_a_refusal_by_proof_names_what_the_least_takes_and_what_leaves_room():
         assert said in str(action.error)
 
 
-@pytest.mark.parametrize(("least", "takes"), [(1.2, None), (1.05, 1.04), (1.05, 0.9)], ids=["far", "over", "within"])
+@pytest.mark.parametrize(("least", "takes"), [(1.2, None), (1.05, 1.04), (1.05, 1.01), (1.05, 0.9)])
 def test_what_is_proven_not_to_fit_is_measured_once_if_it_nearly_does(least, takes):
     """A proof counts what kernels were measured to take for themselves: what they take in a step decides."""
     budget = 10**6
@@ -659,4 +659,6 @@ def test_what_is_proven_not_to_fit_is_measured_once_if_it_nearly_does(least, tak
     if takes == 0.9:
         assert isinstance(action, Done) and action.candidate.measured.bytes == 0.9 * budget
     else:
-        assert isinstance(action, Refuse) and action.error.proven and "below the least" in str(action.error)
+        proven = takes != 1.01  # there a step takes less than what is said to be needed at least
+        assert isinstance(action, Refuse) and action.error.proven is proven
+        assert ("below the least" in str(action.error)) is proven

@@ -72,7 +72,7 @@ def reserve(device: Device, budget_bytes: int) -> None:
 
 
 @contextlib.contextmanager
-def in_one_piece(device: Device, size: int) -> Iterator[None]:
+def in_one_piece(device: Device, size: int) -> Iterator[bool]:
     """Let tensors lie in one new piece for a while, so that each takes what it needs, and no chunk that is too large.
 
     What is measured then is exact. (A kernel's 8.4 MB were measured as 16.8: it was given a chunk whole.) Older memory
@@ -86,8 +86,13 @@ def in_one_piece(device: Device, size: int) -> Iterator[None]:
     device : Device
     size : int
         Bytes that are needed at a time, at most.
+
+    Yields
+    ------
+    bool
+        Whether it is so.
     """
-    held: list[tf.Tensor] = []
+    held: dict[int, tf.Tensor] | None = None
     spare = min(_SPARE, device.limit_bytes // _PART)
     helps = device.measurable and device.is_cpu
     helps = helps and _FAR * (device.current_bytes() + size) + spare < device.limit_bytes
@@ -95,13 +100,13 @@ def in_one_piece(device: Device, size: int) -> Iterator[None]:
         try:
             with tf.init_scope(), tf.device(f"/{device.name}"):
                 size = max(size, _MIB)
-                held += (_older_memory(_new_piece(size), rounded(size // 2), _LEAST_PART) or {}).values()
+                held = _older_memory(_new_piece(size), rounded(size // 2), _LEAST_PART)
         except tf.errors.ResourceExhaustedError as error:
             _log.info("%s cannot take %d bytes in one piece: %s", device.name, size, str(error.message).splitlines()[0])
     try:
-        yield
+        yield held is not None
     finally:
-        held.clear()
+        held = None
         if helps:
             tf.config.experimental.reset_memory_stats(device.name)  # which has what was held
 

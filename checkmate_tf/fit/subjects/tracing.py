@@ -211,11 +211,12 @@ def _costs(
         return costs, {}
     unknown = [op for op in step.operations if op not in known]
     most = max((sum(map(num_bytes, (*op.inputs, *op.outputs))) for op in copies), default=0)
-    with in_one_piece(device, _ROOM * most):
+    with in_one_piece(device, _ROOM * most) as exact:
         alone = op_workspaces(
             [static.operations[op] for op in unknown],
             device=device.name,
             progress=partial(options.tell, "kernels"),
+            cache=exact,  # else they may be too large, and would be kept
             time_budget=POLICY.alone_seconds if can_learn(device, options) else ALONE_SECONDS,
         )
     scratch = {op: _taken(op.type, size) for op, size in zip(unknown, alone.tolist(), strict=True)}

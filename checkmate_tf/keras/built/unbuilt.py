@@ -53,7 +53,7 @@ class _State:
                 dict.update(holder, inside)
             elif issubclass(type(holder), set):
                 set.clear(holder)
-                set.update(holder, inside)
+                set.update(holder, inside.values())
             if hasattr(holder, "__dict__"):
                 stay = {} if before is None else before._same(holder, attributes)
                 vars(holder).clear()
@@ -173,10 +173,12 @@ def _states(model: Any) -> tuple[_State, _State]:
 
 
 def _inside(holder: Any) -> Any:
-    """What a container holds, as a container of its own."""
+    """What a container holds, as a container of its own. A set's is by identity: filled again, it has another order."""
     if issubclass(type(holder), dict):
         return dict(holder)
-    return list(holder) if issubclass(type(holder), (list, set)) else []
+    if issubclass(type(holder), set):
+        return {id(each): each for each in holder}
+    return list(holder) if issubclass(type(holder), list) else []
 
 
 def _are_same(a: Any, b: Any) -> bool:

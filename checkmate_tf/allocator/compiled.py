@@ -7,7 +7,7 @@ import numpy as np
 from ..numba_jit.beforehand import Calls
 from .bfc import Bfc, empty_state
 from .interleave import simulated
-from .kernel import replay
+from .kernel import most_with_one_whole, replay
 from .memory import Memory, with_more
 from .packing import best_packing
 from .sequence import Kernels, allocated, expand, small_bytes
@@ -32,5 +32,6 @@ def place() -> None:
     small_bytes(kernels, sequence, 1 << 10, 1 << 8)
 
 
-PLACING = Calls("the model of the allocator (half a minute)", (expand, allocated, replay, simulated), (place,))
+_CALLED = (expand, allocated, replay, simulated, most_with_one_whole)
+PLACING = Calls("the model of the allocator (half a minute)", _CALLED, (place,))
 """All that placing calls."""

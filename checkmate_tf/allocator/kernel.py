@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..numba_jit import numba_jit
 
-__all__ = ["ALIVE_TWICE", "FITS", "GRAIN", "NOT_ALIVE", "columns", "in_order", "replay"]
+__all__ = ["ALIVE_TWICE", "FITS", "GRAIN", "NOT_ALIVE", "columns", "in_order", "most_with_one_whole", "replay"]
 
 Table = NDArray[np.int64]
 
@@ -369,6 +369,50 @@ def replay(
                 statistics[_PEAK_TAKEN] = max(statistics[_PEAK_TAKEN], pool[_TAKEN])
         placed[event, 3] = statistics[_IN_USE]
     return FITS, len(ids), placed, statistics
+
+
+@numba_jit
+def most_with_one_whole(
+    ids: NDArray[np.int64], sizes: NDArray[np.int64], placed: NDArray[np.int64], padding: int
+) -> int:
+    """The most bytes in use if any one of the requests had been given the largest chunk that is not cut.
+
+    Parameters
+    ----------
+    ids, sizes : (n,) int64
+        As for `replay`; each id is allocated once.
+    placed : (n, 4) int64
+        What `replay` says of these events.
+    padding : int
+        The most that a chunk may be larger than its request, bytes.
+    """
+    count = len(ids)
+    until = np.full(ids.max() + 1 if count else 0, count, np.int64)  # the event at which each id is freed
+    more = np.zeros(count, np.int64)
+    for event in range(count):
+        size = _rounded(sizes[event]) if sizes[event] > 0 else 0
+        if size and placed[event, 0] != NOBODY:
+            more[event] = max(0, size + min(size, padding) - GRAIN - placed[event, 2])
+        elif sizes[event] < 0:
+            until[ids[event]] = event
+    following = np.arange(count + 1)  # from each event to one at or after it for which nothing larger is alive
+    most = 0
+    for event in np.argsort(-more):
+        k = _last(following, event)
+        while k < until[ids[event]]:
+            most = max(most, placed[k, 3] + more[event])
+            following[k] = k + 1
+            k = _last(following, k)
+    return most
+
+
+@numba_jit
+def _last(following: NDArray[np.int64], k: int) -> int:
+    """The end of a chain, which is made shorter."""
+    while following[k] != k:
+        following[k] = following[following[k]]
+        k = following[k]
+    return k
 
 
 @numba_jit

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..errors import PlanError
 from .bfc import FREE, Bfc, Events, Placement, State, place, tables_of
 from .interleave import interleaving
-from .kernel import GRAIN, replay
+from .kernel import GRAIN, most_with_one_whole, replay
 from .sequence import Kernels, allocated, expand, linked
 from .steps import expected_most
 
@@ -50,6 +50,9 @@ class Placed:
     held_up_bytes : int
         How much more than `peak_bytes` steps out of order may take where operations meet that seldom do: while other
         processes hold up threads, say.
+    given_whole_bytes : int
+        How much more than `peak_bytes` they may take if one request more gets a free chunk that is not cut. What lies
+        beside what differs from step to step, so no draw shows all such chunks. Less than the largest request.
     """
 
     peak_bytes: int
@@ -58,6 +61,7 @@ class Placed:
     apart_bytes: int = 0
     limit_bytes: int = 0
     held_up_bytes: int = 0
+    given_whole_bytes: int = 0
 
     @property
     def taken_bytes(self) -> int:
@@ -73,8 +77,8 @@ class Placed:
 
     @property
     def most_bytes(self) -> int:
-        """The same for steps in which operations meet that seldom do."""
-        return max(self.sure_bytes, self.peak_bytes + self.held_up_bytes)
+        """The same for steps in which operations meet that seldom do, or a request gets a chunk that it seldom does."""
+        return max(self.sure_bytes, self.peak_bytes + max(self.held_up_bytes, self.given_whole_bytes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,18 +162,23 @@ class Memory:
             waits = np.insert(np.asarray(waits, np.int64) + 1, 0, 0)
             seconds = np.append(seconds, np.zeros(len(self.kernels.operations) - 1 - len(seconds)))
         found: list[Placed] = []
+        drawn: list[Integers] = []
         threads = self.threads if threads is None else threads
         kinds = [(threads, False)] * samples + [(threads, True), (threads + 1, False)] * (samples if threads > 1 else 0)
         seeds = np.random.SeedSequence(seed).generate_state(len(kinds))
         for turn, ((many, held_up), own) in enumerate(zip(kinds, seeds, strict=True)):
             moments = interleaving(self.kernels, runs, waits, seconds, threads=many, seed=int(own), held_up=held_up)
+            drawn.append(moments)
             ways = self._ways(*allocated(self.kernels, runs, moments)[:2])
             way = turn if turn < samples else turn // 2  # of both kinds that follow, too
-            found.append(self._placed(*ways[way % len(ways)]))
+            found.append(self._placed(*ways[way % len(ways)], loose=True))
         placed = _most_of(found[:samples], self.allocator.limit_bytes)
         sure = expected_most([one.peak_bytes for one in found[:samples]], self._orders)
         more = max([placed.peak_bytes, *(one.taken_bytes for one in found[samples:])]) - placed.peak_bytes
-        return replace(placed, apart_bytes=sure - placed.peak_bytes, held_up_bytes=more)
+        whole = 0  # where all come in one order
+        if any(not np.array_equal(drawn[0], other) for other in drawn[1:]):
+            whole = max(one.peak_bytes + one.given_whole_bytes for one in found[:samples]) - placed.peak_bytes
+        return replace(placed, apart_bytes=sure - placed.peak_bytes, held_up_bytes=more, given_whole_bytes=whole)
 
     def whole(self, sequence: Sequence[int] | Integers) -> Integers:
         """A sequence of nodes with the one that comes before it."""
@@ -195,7 +204,7 @@ class Memory:
             found.append((ids[turned], sizes[turned]))
         return found
 
-    def _placed(self, ids: Integers, sizes: Integers) -> Placed:
+    def _placed(self, ids: Integers, sizes: Integers, loose: bool = False) -> Placed:
         owners = int(ids.max(initial=-1)) + 1
         used = self.state.owner != FREE
         owner = np.where(used, owners + np.cumsum(used) - 1, FREE)
@@ -203,7 +212,9 @@ class Memory:
         _, _, placed, statistics = replay(ids, sizes, _NOWHERE, owners + int(used.sum()), *tables)
         failed = bool(((sizes > 0) & (placed[:, 0] < 0)).any())
         asked = self.state.bytes_in_use + _most_asked(ids, sizes, owners)
-        return Placed(int(statistics[1]), asked, failed, limit_bytes=self.allocator.limit_bytes)
+        peak, limit = int(statistics[1]), self.allocator.limit_bytes
+        whole = most_with_one_whole(ids, sizes, placed, self.allocator.padding_bytes) - peak if loose else 0
+        return Placed(peak, asked, failed, limit_bytes=limit, given_whole_bytes=max(0, int(whole)))
 
     def placement(self, sequence: Sequence[int] | Integers) -> tuple[Events, Placement, Integers]:
         """Where everything lies: events, their places, and the operation (an index of `kernels`) of each event."""

@@ -235,16 +235,18 @@ def _end(state: State) -> Action:
     expected = min(a.placed_bytes or a.predicted_bytes for a in state.attempts)
     count = len(state.attempts)
     whose = "not kept by the plan that was measured" if count == 1 else f"kept by none of {count} measured plans"
-    found = ", the least that was found, and" if expected > limits.budget_bytes else ", but"
-    hard, what = "", "the budget to that"
+    found = ", the least that was found," if expected > limits.budget_bytes else ""
+    took = min((a.peak for a in state.attempts if a.peak is not None), key=lambda p: p.sure_bytes, default=None)
+    raised = f"the budget to {format_bytes(least)}, which leaves room for steps that take more,"
+    hard = ""
     if limits.limited:
-        hard = f", too near its limit of {format_bytes(limits.device_bytes)}, some of which it loses to pieces"
-        what = "the limit"
+        hard = f", too near the limit of {format_bytes(limits.device_bytes)}, some of which is lost to pieces"
+        raised = "the limit"
     return Refuse(
         InfeasibleBudgetError(
             f"budget {format_bytes(limits.budget_bytes)} was {whose}: {format_bytes(expected)} were expected"
-            f"{' at least' * (count > 1)}{found} the device's allocator needs {format_bytes(least)} for the steps "
-            f"that take most{hard}; raise {what} or lower the batch size",
+            f"{' at least' * (count > 1)}{found} and {took or 'no step ended'}{' measured' if took else ''}{hard}; "
+            f"raise {raised} or lower the batch size",
             limits.budget_bytes,
             least,
             proven=False,

@@ -233,8 +233,8 @@ def placed_bytes(planned: PlannedStep, options: PlanOptions) -> int | None:
     """What no step of a plan is expected to exceed beside what lies on the device now, as its allocator is modelled.
 
     That is what was expected when it was measured, and by how much the model now says more than it said then. Or it is
-    what the model says of steps whose threads are held up, if that is over the budget. None if the allocator has no
-    model, or the plan was found without it.
+    the most that a step may take, seldom, if that is over the budget. None if the allocator has no model, or the plan
+    was found without it.
 
     Parameters
     ----------
@@ -246,15 +246,15 @@ def placed_bytes(planned: PlannedStep, options: PlanOptions) -> int | None:
     then = report.placed_peak_bytes if planned.placed is None else planned.placed.taken_bytes
     if planned.placed is None and not report.strict:  # the report has it of strict order
         return None
-    if then is None or report.sure_bytes is None:
+    if then is None or report.sure_bytes is None or report.measured_peak_bytes is None:
         return None
     job = with_memory(Job(planned.subject, report.budget_bytes, _device(None), options))
     placed = placed_as(job, planned.schedule, planned.order)
     if placed is None:
         return None
-    more = report.sure_bytes - then  # than the model said
-    most = more + placed.most_bytes
-    return most if not report.strict and most > report.budget_bytes else more + placed.taken_bytes
+    expected = report.sure_bytes - then + placed.taken_bytes
+    most = report.measured_peak_bytes - then + placed.most_bytes
+    return max(most, expected) if not report.strict and most > report.budget_bytes else expected
 
 
 def step_graph(

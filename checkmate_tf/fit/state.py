@@ -57,6 +57,11 @@ class Found:
         """What no step is expected to exceed."""
         return self.schedule.peak_bytes if self.placed is None else self.placed.sure_bytes
 
+    def most_bytes(self, measured: Peak) -> int:
+        """The most that a step may take, seldom, where those of the schedule took what is given."""
+        seldom = 0 if self.placed is None else self.placed.most_bytes - self.placed.peak_bytes
+        return max(measured.sure_bytes, measured.bytes + seldom)
+
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
@@ -269,7 +274,7 @@ class State:
             state = replace(state, strict_cost=max(1.0, peak.seconds / before.seconds))
         elif state.strict_cost is None:
             state = replace(state, strict_cost=_implied_strict_cost(state.attempts))
-        fits = peak.sure_bytes <= limits.most_bytes
+        fits = peak.sure_bytes <= limits.most_bytes and action.found.most_bytes(peak) <= limits.budget_bytes
         if peak.sure_bytes <= limits.last_bytes and peak.sure_bytes < self.nearest_bytes:
             state = replace(state, nearest=Candidate(schedule, action.order, peak, placed=action.found.placed))
         if self.in_doubt and not strict:

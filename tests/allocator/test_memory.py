@@ -12,6 +12,7 @@ from operations import chain, kernels, kernels_and_sequences, plain_events
 from checkmate_tf.allocator import memory as memories
 from checkmate_tf.allocator.bfc import FREE, Bfc, Events, empty_state, place
 from checkmate_tf.allocator.interleave import interleaving
+from checkmate_tf.allocator.kernel import most_with_one_whole
 from checkmate_tf.allocator.memory import Memory, with_more
 from checkmate_tf.allocator.sequence import events_of
 from checkmate_tf.errors import PlanError
@@ -141,6 +142,41 @@ def test_what_steps_take_whose_threads_are_held_up_is_part_of_the_most():
     placed = memory.placed_loose(range(6), [0] * 6, seconds)
     assert placed.sure_bytes < placed.peak_bytes + 290_000 <= placed.most_bytes
     assert placed.most_bytes == placed.peak_bytes + placed.held_up_bytes
+
+
+@given(kernels_and_sequences())
+def test_the_most_with_one_chunk_given_whole_is_looked_for_at_every_moment(drawn):
+    kernels, sequence = drawn
+    events = events_of(kernels, sequence, first_id=100)
+    placement, most, there = place(ALLOCATOR, events, BEFORE), 0, {}
+    for owner, size, chunk, in_use in zip(
+        events.ids, events.sizes, placement.chunk_bytes, placement.bytes_in_use, strict=True
+    ):
+        if size < 0:
+            there.pop(owner)
+        else:
+            rounded = -(-size // 256) * 256
+            there[owner] = 2 * rounded - 256 - chunk if rounded else 0
+        most = max(most, in_use + max([0, *there.values()])) if there else most
+    ids = events.ids - 100
+    placed = np.stack([placement.address, placement.region, placement.chunk_bytes, placement.bytes_in_use], axis=1)
+    assert most_with_one_whole(ids, events.sizes, placed, 2**27) == most
+
+
+def test_a_chunk_may_be_larger_than_its_request_by_the_padding_at_most():
+    ids, sizes = np.array([0, 1]), np.array([1024, 512])
+    placed = np.array([[0, 0, 1024, 1024], [1024, 0, 512, 1536]])
+    assert most_with_one_whole(ids, sizes, placed, 2**27) == 1536 + 1024 - 256
+    assert most_with_one_whole(ids, sizes, placed, 512) == 1536 + 512 - 256
+
+
+def test_what_one_chunk_given_whole_takes_is_part_of_the_most_where_orders_differ():
+    drawn = without_reads(chain([300_000, 200_000, 100_000]))
+    memory = Memory(ALLOCATOR, BEFORE, drawn)
+    loose, strict = (memory.placed_loose([0, 1, 2], waits, [1.0] * 3) for waits in ([0, 0, 0], [0, 1, 2]))
+    assert 90_000 < loose.given_whole_bytes < 300_000 + 256 and strict.given_whole_bytes == 0
+    assert loose.most_bytes >= loose.peak_bytes + loose.given_whole_bytes
+    assert memory.placed([0, 1, 2]).given_whole_bytes == 0
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])

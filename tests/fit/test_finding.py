@@ -134,11 +134,12 @@ def test_in_loose_order_the_first_that_fits_is_found_or_with_no_time_one_that_fi
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_out_of_order_a_schedule_fits_the_budget_where_threads_are_held_up(more, monkeypatch):
-    """A target is below the budget, and is for steps that nothing holds up."""
+@pytest.mark.parametrize("seldom", ["held_up_bytes", "given_whole_bytes"])
+def test_out_of_order_a_schedule_fits_the_budget_with_what_seldom_comes(seldom, more, monkeypatch):
+    """A target is below the budget, and is for steps that nothing holds up, and whose chunks are as they were drawn."""
     finder = finder_of("unet")
     target, budget = int(0.85 * PLAIN["unet"]), finder.job.budget_bytes
-    placed = Placed(target, target, out_of_memory=False, held_up_bytes=budget + more - target)
+    placed = replace(Placed(target, target, out_of_memory=False), **{seldom: budget + more - target})
     monkeypatch.setattr(finder, "_loosely", lambda memory, known: placed)
     assert finder._fits_loosely(MEMORIES["unet"], None, target) is not bool(more)
 

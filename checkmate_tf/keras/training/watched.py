@@ -153,12 +153,13 @@ class Watched(Plans):
             return
         if peak > report.budget_bytes >= (report.training_peak_bytes or 0):
             log.warning(
-                "%s: %s were allocated while training, over the budget of %s (the plan was %s; input "
-                "pipeline and what callbacks hold share the device)",
+                "%s: %s were allocated while training, over the budget of %s (the plan was %s; %sinput pipeline and "
+                "what callbacks hold share the device)",
                 self.model.name,
                 format_bytes(peak),
                 format_bytes(report.budget_bytes),
                 _measured(report),
+                "" if report.strict else "steps out of order differ; ",
             )
             self.peaks.keep(peak)
             try:

@@ -35,7 +35,7 @@ from ..trace.sizes.folded import OPEN, Folded, constants_of, folded_of
 from ..trace.sizes.loops import LOOPS
 from ..units import format_bytes
 from .decide import decide
-from .finding import Finder, bare
+from .finding import Finder, bare, placed_as
 from .job import Job, Ledger
 from .policy import POLICY
 from .solving import SEARCHED
@@ -165,14 +165,18 @@ def fit_given(job: Job, ledger: Ledger, saved: dict[str, Any]) -> Candidate | No
     limits, nearest = job.limits, None
     for strict in limits.orders:
         order = limits.order(schedule.peak_bytes, strict)
-        placed = job.memory.placed(schedule.sequence) if job.memory is not None and strict else None
-        action = Measure(Found(schedule, placed), order, schedule.budget_bytes or schedule.peak_bytes, needless=False)
+        found = Found(schedule, placed_as(job, schedule, order))
+        if not strict and found.placed is not None and found.placed.most_bytes > limits.budget_bytes:
+            continue
+        action = Measure(found, order, schedule.budget_bytes or schedule.peak_bytes, needless=False)
         peak = _attempt(job, ledger, action, int(strict)).peak
-        found = Candidate(schedule, order, peak, placed=placed)
-        if peak is not None and peak.sure_bytes <= limits.most_bytes:
-            return found
-        if nearest is None and peak is not None and peak.sure_bytes <= limits.last_bytes:
-            nearest = found
+        if peak is None:
+            continue
+        candidate = Candidate(schedule, order, peak, placed=found.placed)
+        if peak.sure_bytes <= limits.most_bytes and found.most_bytes(peak) <= limits.budget_bytes:
+            return candidate
+        if peak.sure_bytes <= limits.last_bytes and (nearest is None or strict):
+            nearest = candidate
     if nearest is not None:  # a new schedule is for one that is over the budget
         return nearest
     log.warning("steps of the schedule in %s may exceed the budget, as measured here: planning anew", schedule.origin)

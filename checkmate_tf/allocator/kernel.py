@@ -392,10 +392,11 @@ def most_with_one_whole(
     for event in range(count):
         size = _rounded(sizes[event]) if sizes[event] > 0 else 0
         if size and placed[event, 0] != NOBODY:
-            more[event] = max(0, size + min(size, padding) - GRAIN - placed[event, 2])
+            spare = min(size - GRAIN, (padding - 1) // GRAIN * GRAIN)
+            more[event] = max(0, size + spare - placed[event, 2])
         elif sizes[event] < 0:
             until[ids[event]] = event
-    following = np.arange(count + 1)  # from each event to one at or after it for which nothing larger is alive
+    following = np.arange(count + 1)  # the next moment, at or after each event, that is not looked at yet
     most = 0
     for event in np.argsort(-more):
         k = _last(following, event)

@@ -51,7 +51,7 @@ class Placed:
         How much more than `peak_bytes` steps out of order may take where operations meet that seldom do: while other
         processes hold up threads, say.
     given_whole_bytes : int
-        How much more than `peak_bytes` they may take if one request more gets a free chunk that is not cut. What lies
+        How much more than `peak_bytes` they may take if another request gets a free chunk that is not cut. What lies
         beside what differs from step to step, so no draw shows all such chunks. Less than the largest request.
     """
 
@@ -171,7 +171,7 @@ class Memory:
             drawn.append(moments)
             ways = self._ways(*allocated(self.kernels, runs, moments)[:2])
             way = turn if turn < samples else turn // 2  # of both kinds that follow, too
-            found.append(self._placed(*ways[way % len(ways)], loose=True))
+            found.append(self._placed(*ways[way % len(ways)], loose=turn < samples))
         placed = _most_of(found[:samples], self.allocator.limit_bytes)
         sure = expected_most([one.peak_bytes for one in found[:samples]], self._orders)
         more = max([placed.peak_bytes, *(one.taken_bytes for one in found[samples:])]) - placed.peak_bytes

@@ -98,6 +98,14 @@ def _first_placed(state: State) -> Action:
         _, out_of_order, cheapest = min(found, key=lambda f: f[:2])
         return _measure(state, cheapest, not out_of_order, state.targets[not out_of_order])
     limits = state.limits
+    if True not in state.targets and True in limits.orders:  # it takes less
+        asked = state.question(state.targets[False], strict=True)
+        outcome = state.outcomes.get(asked)
+        if outcome is None:
+            return asked
+        if isinstance(outcome, Found):
+            return _measure(state, outcome, True, asked.target_bytes)
+        errors[True] = outcome
     strict, error = max(errors.items(), key=lambda e: e[0])  # strict order, where it is ours to choose
     last = not (limits.near_limit or limits.alternative)  # the last resort, and a safe one: it costs time only
     hope = last or error.minimum_bytes <= int(state.policy.hope * limits.most_bytes)
@@ -231,12 +239,7 @@ def _end(state: State) -> Action:
         if not 0 < sure < state.policy.lower * error.minimum_bytes:  # else what it counts is wrong
             return _proven_refusal(state, error)
     limits = state.limits
-    least = int(state.policy.named * (sure or limits.budget_bytes) / state.policy.sure) + 1
-    expected = min(a.placed_bytes or a.predicted_bytes for a in state.attempts)
-    count = len(state.attempts)
-    whose = "not kept by the plan that was measured" if count == 1 else f"kept by none of {count} measured plans"
-    found = ", the least that was found," if expected > limits.budget_bytes else ""
-    took = min((a.peak for a in state.attempts if a.peak is not None), key=lambda p: p.sure_bytes, default=None)
+    least = int(state.policy.named * max(sure / state.policy.sure, limits.budget_bytes)) + 1
     raised = f"the budget to {format_bytes(least)}, which leaves room for steps that take more,"
     hard = ""
     if limits.limited:
@@ -244,11 +247,23 @@ def _end(state: State) -> Action:
         raised = "the limit"
     return Refuse(
         InfeasibleBudgetError(
-            f"budget {format_bytes(limits.budget_bytes)} was {whose}: {format_bytes(expected)} were expected"
-            f"{' at least' * (count > 1)}{found} and {took or 'no step ended'}{' measured' if took else ''}{hard}; "
-            f"raise {raised} or lower the batch size",
+            f"budget {format_bytes(limits.budget_bytes)} was {_by_what(state)}{hard}; raise {raised} or lower the "
+            "batch size",
             limits.budget_bytes,
             least,
             proven=False,
         )
     )
+
+
+def _by_what(state: State) -> str:
+    """By which plans a budget was not kept, and what came of the one that took least."""
+    count, ended = len(state.attempts), [(a, a.peak) for a in state.attempts if a.peak is not None]
+    by = "not kept by the plan that was measured" if count == 1 else f"kept by none of {count} measured plans"
+    if not ended:
+        return f"{by}: {'it' if count == 1 else 'all'} ran out of memory"
+    least, peak = min(ended, key=lambda e: e[1].sure_bytes)
+    expected = least.placed_bytes or least.predicted_bytes
+    found = ", the least that was found," if expected > state.limits.budget_bytes else ""
+    which = "it" if count == 1 else "the one that took least"
+    return f"{by}: {which} was expected to take {format_bytes(expected)}{found} and took {peak}"

@@ -409,9 +409,12 @@ class Finder:
         return sorted(fitting, key=lambda k: (k.cost, k.placed.peak_bytes))
 
     def _fits_loosely(self, memory: Memory, known: _Known, target: int) -> bool:
-        """Within the target; and within the budget where operations meet that seldom do."""
-        placed = self._loosely(memory, known)
-        return placed.sure_bytes <= target and placed.most_bytes <= self.job.budget_bytes and not placed.out_of_memory
+        """Within the target; and with what seldom comes, within what steps may take.
+
+        The room to the budget is for a step that takes more than its place, when it is measured.
+        """
+        placed, most = self._loosely(memory, known), self.job.limits.most_bytes
+        return placed.sure_bytes <= target and placed.most_bytes <= most and not placed.out_of_memory
 
     def _loosely(self, memory: Memory, known: _Known) -> Placed:
         key = known.sequence.tobytes()

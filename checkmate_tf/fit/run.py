@@ -173,13 +173,15 @@ def fit_given(job: Job, ledger: Ledger, saved: dict[str, Any]) -> Candidate | No
         if peak is None:
             continue
         candidate = Candidate(schedule, order, peak, placed=found.placed)
-        if peak.sure_bytes <= limits.most_bytes and found.most_bytes(peak) <= limits.budget_bytes:
+        if found.most_bytes(peak) > limits.budget_bytes:
+            continue
+        if peak.sure_bytes <= limits.most_bytes:
             return candidate
-        if peak.sure_bytes <= limits.last_bytes and (nearest is None or strict):
+        if nearest is None and peak.sure_bytes <= limits.last_bytes:
             nearest = candidate
     if nearest is not None:  # a new schedule is for one that is over the budget
         return nearest
-    log.warning("steps of the schedule in %s may exceed the budget, as measured here: planning anew", schedule.origin)
+    log.warning("steps of the schedule in %s may exceed the budget here: planning anew", schedule.origin)
     return None
 
 

@@ -58,7 +58,7 @@ class Found:
         return self.schedule.peak_bytes if self.placed is None else self.placed.sure_bytes
 
     def most_bytes(self, measured: Peak) -> int:
-        """The most that a step may take, seldom, where those of the schedule took what is given."""
+        """What a step may take at most, if those that were measured took this."""
         seldom = 0 if self.placed is None else self.placed.most_bytes - self.placed.peak_bytes
         return max(measured.sure_bytes, measured.bytes + seldom)
 
@@ -274,8 +274,9 @@ class State:
             state = replace(state, strict_cost=max(1.0, peak.seconds / before.seconds))
         elif state.strict_cost is None:
             state = replace(state, strict_cost=_implied_strict_cost(state.attempts))
-        fits = peak.sure_bytes <= limits.most_bytes and action.found.most_bytes(peak) <= limits.budget_bytes
-        if peak.sure_bytes <= limits.last_bytes and peak.sure_bytes < self.nearest_bytes:
+        over = max(0, action.found.most_bytes(peak) - limits.budget_bytes)
+        fits = peak.sure_bytes <= limits.most_bytes and not over
+        if peak.sure_bytes <= limits.last_bytes and not over and peak.sure_bytes < self.nearest_bytes:
             state = replace(state, nearest=Candidate(schedule, action.order, peak, placed=action.found.placed))
         if self.in_doubt and not strict:
             assert self.best is not None and self.best.measured is not None
@@ -307,7 +308,8 @@ class State:
         else:  # as much as may be where it is measured safely
             most = limits.most_bytes if fits and not limits.near_limit else limits.goal_bytes
             expected = action.found.sure_bytes if state.modelled else schedule.peak_bytes
-            targets[strict] = most - (peak.sure_bytes - expected)
+            room = over if peak.sure_bytes <= limits.most_bytes else 0
+            targets[strict] = most - (peak.sure_bytes - expected) - room
             if state.modelled and hard_to_foresee and (True in targets or state.best is None):
                 state = replace(state, left=targets.pop(strict))
                 targets.setdefault(True, limits.goal_bytes)

@@ -74,7 +74,7 @@ def test_the_cheapest_that_is_known_to_fit_is_found(name, asked):
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("strict", [False, True])
 def test_no_solver_is_asked_where_the_plain_step_fits(name, strict, asked):
-    found = finder_of(name).find(2 * PLAIN[name], strict=strict)
+    found = finder_of(name, budget=2 * PLAIN[name]).find(2 * PLAIN[name], strict=strict)
     assert found.schedule.overhead == 0 and not asked
 
 
@@ -138,8 +138,8 @@ def test_in_loose_order_the_first_that_fits_is_found_or_with_no_time_one_that_fi
 def test_out_of_order_a_schedule_fits_the_budget_with_what_seldom_comes(seldom, more, monkeypatch):
     """A target is below the budget, and is for steps that nothing holds up, and whose chunks are as they were drawn."""
     finder = finder_of("unet")
-    target, budget = int(0.85 * PLAIN["unet"]), finder.job.budget_bytes
-    placed = replace(Placed(target, target, out_of_memory=False), **{seldom: budget + more - target})
+    target, most = int(0.85 * PLAIN["unet"]), finder.job.limits.most_bytes
+    placed = replace(Placed(target, target, out_of_memory=False), **{seldom: most + more - target})
     monkeypatch.setattr(finder, "_loosely", lambda memory, known: placed)
     assert finder._fits_loosely(MEMORIES["unet"], None, target) is not bool(more)
 

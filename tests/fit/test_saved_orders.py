@@ -54,11 +54,12 @@ def test_what_was_measured_counts_where_it_is_more(monkeypatch):
     assert found.strict and tried == [False, True]
 
 
-def test_what_only_just_keeps_the_budget_is_taken_in_strict_order(monkeypatch):
+def test_what_only_just_keeps_the_budget_is_taken_with_that_room(monkeypatch):
     found, tried = given(monkeypatch, placed(900, 90), placed(880), {False: peak(990), True: peak(995)})
     assert found.strict and tried == [False, True]
-    found, _ = given(monkeypatch, placed(900, 90), placed(880), {False: peak(990), True: None})
+    found, _ = given(monkeypatch, placed(900, 5), placed(880), {False: peak(990), True: None})
     assert not found.strict
+    assert given(monkeypatch, placed(900, 90), placed(880), {False: peak(990), True: None})[0] is None
 
 
 def test_where_both_take_more_than_the_budget_there_is_none(monkeypatch):

@@ -244,6 +244,20 @@ class FitPolicy:
             f"about {format_bytes(max(0, least_bytes - foreign_bytes))} would do"
         )
 
+    def nothing_again(self, plain_bytes: int, least_bytes: int) -> str:
+        """What a refusal says if the budget that it names is enough to compute nothing again; empty otherwise.
+
+        Parameters
+        ----------
+        plain_bytes : int
+            What a step that computes nothing again takes, as it is placed.
+        least_bytes : int
+            What the refusal names.
+        """
+        if plain_bytes > least_bytes:
+            return ""
+        return f". That is enough to compute nothing again: such a step takes about {format_bytes(plain_bytes)}"
+
     def reserved_batches(self, prefetch: int | None) -> int:
         """For how many batches to keep reserves. 0 if no batch is made before it is asked for (`prefetch` 0)."""
         if prefetch is None:

@@ -101,13 +101,16 @@ def fit(
 
 
 def _refusal(job: Job, error: InfeasibleBudgetError) -> InfeasibleBudgetError:
-    """The error, with what else would help: to free what is not the model's, or to keep fewer batches ready."""
+    """The error, with what else would help (to free what is not the model's, to keep fewer batches ready), or not."""
     if not job.measure or (error.proven and job.memory is None):  # what is proven counts the model's own alone
         return bare(error)
     program, least = job.subject.program, error.minimum_bytes
     more = POLICY.not_ours(job.device.foreign_bytes(program.variable_bytes), job.budget_bytes, least)
     if job.options.prefetch is None and job.device.is_cpu:
         more += POLICY.kept_ready(program.input_bytes, job.budget_bytes, least)
+    if job.memory is not None:
+        plain = job.memory.placed(keep_all(job.subject.graph).sequence)
+        more += POLICY.nothing_again(plain.taken_bytes, least)
     return InfeasibleBudgetError(
         f"{error}{more}", error.budget_bytes, least, error.proven, error.sequence, error.bound_order
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import keras
 import pytest
@@ -10,6 +11,7 @@ import tensorflow as tf
 from allocators import measures, says, steady
 from budgets import peaks_of
 from cases import DENSE, Case, compile_quickly, make, train
+from graphs import chain
 from keras import layers
 
 from checkmate_tf.device.measure import Device
@@ -221,6 +223,19 @@ def test_a_refusal_says_what_batches_that_are_kept_ready_take(monkeypatch):
     least, few = 10 * 2**20, 2**20
     assert POLICY.kept_ready(few // 100, 20 * few, least) == ""
     assert "about 5.24 MB would do" in POLICY.kept_ready(few, 20 * few, least)
+
+
+@pytest.mark.parametrize("taken, enough", [(10**7, True), (10**7 + 1, False)])
+def test_a_refusal_says_if_the_budget_that_it_names_is_enough_for_all_values(taken, enough):
+    memory = SimpleNamespace(placed=lambda sequence: SimpleNamespace(taken_bytes=taken))
+    device = SimpleNamespace(foreign_bytes=lambda own: 0, is_cpu=False)
+    subject = SimpleNamespace(program=SimpleNamespace(variable_bytes=0), graph=chain(3))
+    options = SimpleNamespace(prefetch=None)
+    asked = SimpleNamespace(
+        measure=True, memory=memory, device=device, subject=subject, options=options, budget_bytes=10**6
+    )
+    told = str(run._refusal(asked, InfeasibleBudgetError("too small", 10**6, 10**7, proven=False)))
+    assert told.startswith("too small") and ("such a step takes about 10.0 MB" in told) is enough
 
 
 def test_a_refusal_says_what_others_on_the_device_take(monkeypatch):

@@ -177,6 +177,8 @@ class XlaEmission(Emission):
         assert self.token is not None
         bits = _BITS[t.dtype.size]
         zero = tf.cast(self.token, bits)
+        if t.shape.rank == 0:
+            zero = tf.reshape(zero, [])
         if t.dtype == bits:
             return tf.bitwise.bitwise_or(t, zero)
         return tf.bitcast(tf.bitwise.bitwise_or(tf.bitcast(t, bits), zero), t.dtype)

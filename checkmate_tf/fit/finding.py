@@ -276,8 +276,8 @@ class Finder:
             most = max(target, taken(sequence))
             if turns < 1:
                 sequence = refill(self.graph, sequence, lambda other: taken(other) <= most, _REFILLING)
-            self._add(memory, known.solved, sequence)
-            return most <= target and not memory.placed(self._as_run(sequence)).out_of_memory
+            placed = self._add(memory, known.solved, sequence).placed  # without what would come too late
+            return placed.taken_bytes <= target and not placed.out_of_memory
 
     def _refill(self, memory: Memory, target: int) -> None:
         """Keep what the cheapest schedules that fit have room for, as the allocator places it."""

@@ -62,6 +62,22 @@ def _planned(name):
     return program, schedule
 
 
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float16, tf.uint32, tf.int64])
+@pytest.mark.parametrize("shape", [(), (1,), (2, 3)])
+def test_what_is_tied_keeps_its_shape_and_type(shape, dtype):
+    program, value = program_of_case("dense"), tf.cast(tf.fill(shape, 3.7), dtype)
+    tied = []
+
+    def step(*inputs):
+        emission = XlaEmission(program, tf.compat.v1.get_default_graph(), inputs)
+        emission.token = emission.zero
+        tied.append(emission._tie(tf.constant(value.numpy())))
+        return tied[0]
+
+    graph = tf.function(step, autograph=False).get_concrete_function(*_specs(program))
+    assert tied[0].shape == shape and tied[0].dtype == dtype and graph.structured_outputs.shape == shape
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["residual", "transformer", "mixed"])
 def test_everything_is_emitted_as_planned(name):

@@ -45,6 +45,8 @@ class Barriers:
         self._traced = traced  # operations of the program's nodes
         self._followed: dict[tf.Operation, tf.Operation] = {}  # what took a copy's place: a reader, or the barrier
         self._unfused: dict[int, _Unfused] = {}  # id of the gradient that a BiasAddGrad has read
+        self.dones: set[tf.Operation] = set()  # what says that copies have run
+        self._done: dict[tf.Operation, tf.Operation] = {}  # copies -> what says so of each
         self._read: dict[tf.Operation, list[int]] = {}  # what BiasAddGrad may be fused with -> ids of its newest inputs
 
     def finish(
@@ -77,11 +79,16 @@ class Barriers:
         self.finished[copy] = None
 
     def stands_for(self, op: tf.Operation) -> tf.Operation | None:
-        """What to wait for so that `op` has run: its last follower, or None if nothing watches it."""
+        """What to wait for so that `op` has run: its last follower, or None if nothing watches it.
+
+        The next barrier waits for that as well. It reads a value, and while its thread is held up the value stays.
+        """
         while op in self._followed:
             op = self._followed[op]
         if op in self.finished:
-            return self.watched(op)
+            done = self.watched(op)
+            self.finished[done] = None
+            return done
         return op if op.type == "NoOp" else None
 
     def add(self, position: int) -> None:
@@ -99,7 +106,10 @@ class Barriers:
     def watched(self, op: tf.Operation) -> tf.Operation:
         """Something that runs when `op` has run, and leaves `op` without an outgoing control edge of its own."""
         result = next((t for t in op.outputs if t.dtype.is_floating), None)
-        if result is None or op.type in LOOPS:
+        if result is None or op.type in LOOPS or op in self.dones:
             return op
-        with self._graph.control_dependencies(None), self._graph.device(op.device or None):
-            return tf.identity(result, name="checkmate/done").op
+        if op not in self._done:
+            with self._graph.control_dependencies(None), self._graph.device(op.device or None):
+                self._done[op] = tf.identity(result, name="checkmate/done").op
+            self.dones.add(self._done[op])
+        return self._done[op]

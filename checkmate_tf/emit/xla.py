@@ -122,7 +122,8 @@ class XlaEmission(Emission):
 
     def _make_token(self) -> None:
         """Make the next run's token from what was computed in this one and is read outside of it."""
-        results = [next((t for t in op.outputs if _tieable(t)), None) for op in self.barriers.finished]
+        finished = [op for op in self.barriers.finished if op not in self.barriers.dones]
+        results = [next((t for t in op.outputs if _tieable(t)), None) for op in finished]
         token = self.zero if self.token is None else self.token
         for t in results:
             bits = None if t is None else _first_bits(t)

@@ -384,7 +384,12 @@ def most_with_one_whole(
     placed : (n, 4) int64
         What `replay` says of these events.
     padding : int
-        The most that a chunk may be larger than its request, bytes.
+        What is larger than a request by so many bytes is cut, even if it is not twice as large.
+
+    Returns
+    -------
+    int
+        Bytes; those in use before the events are part of what `replay` says.
     """
     count = len(ids)
     until = np.full(ids.max() + 1 if count else 0, count, np.int64)  # the event at which each id is freed

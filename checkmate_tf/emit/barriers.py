@@ -36,6 +36,8 @@ class Barriers:
         The barriers: after so many computations, or, in strict order, by number.
     finished : dict
         Copies that the next barrier waits for, in order. What another one reads is not among them: that one is.
+    dones : set
+        What was made to say that a copy has run: the identity of a result. It is no computation of the plan.
     """
 
     def __init__(self, graph: tf.Graph, traced: Container[tf.Operation]) -> None:
@@ -45,7 +47,7 @@ class Barriers:
         self._traced = traced  # operations of the program's nodes
         self._followed: dict[tf.Operation, tf.Operation] = {}  # what took a copy's place: a reader, or the barrier
         self._unfused: dict[int, _Unfused] = {}  # id of the gradient that a BiasAddGrad has read
-        self.dones: set[tf.Operation] = set()  # what says that copies have run
+        self.dones: set[tf.Operation] = set()
         self._done: dict[tf.Operation, tf.Operation] = {}  # copies -> what says so of each
         self._read: dict[tf.Operation, list[int]] = {}  # what BiasAddGrad may be fused with -> ids of its newest inputs
 
